@@ -1,0 +1,88 @@
+"""``kvroute.work.<worker>.v1``: a decided request on its way to the agent. And the responses that come back."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from schemas.media import MediaKind
+from schemas.request import Claim
+from schemas.types import Hex64, Identifier, Message, Part, ResponsesTopic, TenantName, WorkerId, request_key
+
+
+class WorkMedia(Part):
+    """A medium in the body: where it stands and which identity, if any, the engine is told."""
+
+    kind: MediaKind
+    message: int
+    part: int
+    identity: Hex64 | None = Field(default=None, description="set only when it may be forwarded")
+    claim: Claim | None = Field(default=None, description="bytes that replace the URL in the body")
+
+
+class Work(Message):
+    """One attempt of one request for one epoch of one agent."""
+
+    SCHEMA: ClassVar[str] = "work.v1"
+
+    request_id: Identifier
+    tenant: TenantName = ""
+    attempt: int = Field(ge=1)
+    worker_id: WorkerId
+    dp_rank: int = 0
+    epoch: int
+    model: str
+    lora: str | None = None
+    cache_salt: str | None = None
+    session_id: Identifier | None = None
+    priority: int = 0
+    stream: bool = False
+    body: str | None = Field(default=None, description="JSON text of the OpenAI body")
+    body_claim: Claim | None = None
+    media: list[WorkMedia] = Field(default_factory=list)
+    reply_to: ResponsesTopic | None = None
+    deadline_ms: int
+    created_at_ms: int
+    decided_at_ms: int
+
+    @property
+    def key(self) -> str:
+        """Kafka key: tenant and request id."""
+        return request_key(self.tenant, self.request_id)
+
+
+class ResponseError(Part):
+    """An OpenAI error with its HTTP status."""
+
+    status: int
+    type: str
+    message: str
+    code: str | None = None
+
+
+class Response(Message):
+    """A piece of the answer. Duplicates share (request, attempt, index); exactly one final piece an attempt.
+
+    Plain answers are one record whose ``chunk`` is the OpenAI JSON body. Streamed answers carry server-sent
+    event text: one or more whole ``data: {...}\\n\\n`` events a record.
+    """
+
+    SCHEMA: ClassVar[str] = "response.v1"
+
+    request_id: Identifier
+    tenant: TenantName = ""
+    attempt: int = Field(ge=0, description="0: refused before any decision")
+    worker_id: WorkerId | None = None
+    dp_rank: int = 0
+    epoch: int | None = None
+    index: int = Field(ge=0)
+    chunk: str = ""
+    final: bool = False
+    error: ResponseError | None = None
+    route: dict[str, object] | None = Field(default=None, description="route_only: the decision, without addresses")
+
+    @property
+    def key(self) -> str:
+        """Kafka key: tenant and request id."""
+        return request_key(self.tenant, self.request_id)

@@ -1,0 +1,89 @@
+"""``kvroute.workers.v1`` and ``kvroute.heartbeats.v1``: who serves what, and how it is doing."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+from pydantic import Field
+
+from schemas.decision import Position
+from schemas.types import Message, Part, WorkerId
+
+
+class WorkerState(StrEnum):
+    """A worker's place in its life."""
+
+    LIVE = "live"
+    DRAINING = "draining"
+    RETIRED = "retired"
+
+
+class ModalityContract(Part):
+    """What probing proved for one of text, image, video."""
+
+    proven: bool = False
+    variant: str = ""
+    verbatim_identity: bool | None = Field(default=None, description="the uuid sent came back in KV events")
+    max_pixels: int | None = None
+    detail: str | None = Field(default=None, max_length=1000)
+
+
+class Contract(Part):
+    """A model's layout as this worker's engine applies it, proven by probes."""
+
+    model: str
+    text: ModalityContract = Field(default_factory=ModalityContract)
+    image: ModalityContract = Field(default_factory=ModalityContract)
+    video: ModalityContract = Field(default_factory=ModalityContract)
+
+
+class Limits(Part):
+    """What the engine can take."""
+
+    max_concurrency: int = Field(default=256, ge=1)
+    max_model_len: int | None = None
+    num_blocks: int | None = Field(default=None, description="device KV blocks per rank")
+
+
+class Worker(Message):
+    """A worker's registration; the newest record per worker counts (compacted)."""
+
+    SCHEMA: ClassVar[str] = "worker.v1"
+
+    worker_id: WorkerId
+    epoch: int
+    state: WorkerState = WorkerState.LIVE
+    dp_size: int = Field(default=1, ge=1)
+    engine: str = Field(default="vllm", description="vllm, sglang or trtllm")
+    engine_version: str = ""
+    model: str = Field(description="served model name")
+    loras: list[str] = Field(default_factory=list)
+    block_size: int = Field(gt=0)
+    contract: Contract | None = None
+    limits: Limits = Field(default_factory=Limits)
+    at_ms: int
+    agent: str = Field(default="", description="host of the agent, for people")
+
+
+class Load(Part):
+    """Load of one rank as the engine reports it."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = Field(default=0.0, ge=0.0, le=1.0)
+
+
+class Heartbeat(Message):
+    """Grants a lease. One record a slot every 2 s."""
+
+    SCHEMA: ClassVar[str] = "heartbeat.v1"
+
+    worker_id: WorkerId
+    dp_rank: int = 0
+    epoch: int
+    at_ms: int
+    healthy: bool = True
+    load: Load = Field(default_factory=Load)
+    snapshot: Position | None = Field(default=None, description="where the slot's latest KV snapshot starts")
+    seq: int | None = Field(default=None, description="last kv-events seq of the slot")

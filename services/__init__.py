@@ -1,0 +1,1 @@
+"""kvroute: the stages of the pipeline, one package a stage. Data walks one way through them."""

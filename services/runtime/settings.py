@@ -1,0 +1,123 @@
+"""Every setting, once: name, type, default, meaning. Environment over TOML over defaults.
+
+A field ``kafka_bootstrap`` is ``KVROUTE_KAFKA_BOOTSTRAP`` in the environment and ``bootstrap`` under ``[kafka]``
+(or ``kafka_bootstrap`` at the top) in the TOML file. The documentation table is generated from here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+Csv = Annotated[tuple[str, ...], "comma separated in the environment"]
+
+
+class Settings(BaseModel):
+    """All settings. Frozen: what a process started with is what it runs with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # Kafka
+    kafka_bootstrap: str = Field(default="127.0.0.1:9092", description="bootstrap servers, comma separated")
+    kafka_profile: Literal["kafka", "embedded"] = Field(
+        default="kafka", description="embedded: for the Tansu broker (short fetch waits, no idempotent producer)"
+    )
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    kafka_sasl_username: str | None = None
+    kafka_sasl_password: SecretStr | None = None
+    kafka_ssl_ca: Path | None = Field(default=None, description="PEM file of the certificate authority")
+    kafka_ssl_cert: Path | None = Field(default=None, description="PEM file of the client certificate")
+    kafka_ssl_key: Path | None = Field(default=None, description="PEM file of the client key")
+    kafka_replication: int = Field(default=1, ge=1, description="replication factor of topics that are created")
+    kafka_partitions: int | None = Field(default=None, ge=1, description="overrides 12 in the topic table")
+    kafka_compression: Literal["none", "lz4", "gzip", "zstd"] = "none"
+    kafka_home: Path | None = Field(default=None, description="Kafka tarball folder: start that broker instead of Tansu")
+
+    # Database
+    database_url: SecretStr = Field(
+        default=SecretStr("sqlite+aiosqlite:///.kvroute/audit.sqlite3"), description="SQLAlchemy URL of the audit store"
+    )
+    database_ssl: Literal["disable", "prefer", "require", "verify-full"] = "prefer"
+    database_ssl_ca: Path | None = None
+    audit_batch: int = Field(default=200, ge=1, description="records a transaction at the most")
+    audit_retention_days: int = Field(default=30, ge=1)
+
+    # Common
+    data_dir: Path = Field(default=Path(".kvroute"), description="claim checks, embedded broker and SQLite files")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+    instance: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,64}$", description="default: host and pid")
+    health_host: str = "127.0.0.1"
+    health_port: int = Field(default=0, ge=0, description="/healthz /readyz /metrics of a stage; 0: no server")
+    concurrency: int = Field(default=64, ge=1, description="records a stage handles at once")
+    stop_after_failures: int = Field(default=20, ge=1, description="own failures in a row after which a stage stops")
+    retries: int = Field(default=5, ge=0, description="tries of a record that failed for a cause that may heal")
+
+    # Gateway
+    gateway_host: str = "127.0.0.1"
+    gateway_port: int = Field(default=8000, ge=0)
+    gateway_max_body_bytes: int = Field(default=16 << 20, ge=1024)
+    gateway_max_in_flight: int = Field(default=512, ge=1, description="requests at once; more get 429")
+    gateway_api_keys: SecretStr | None = Field(
+        default=None, description="key=tenant pairs, comma separated, or @FILE; unset: no keys, no tenants"
+    )
+    deadline_seconds: float = Field(default=120.0, gt=0, le=600)
+
+    # Media
+    identity: Literal["url", "content", "validated"] = Field(default="url", description="default media identity mode")
+    identity_by_model: dict[str, str] = Field(default_factory=dict, description="model=mode pairs, over the default")
+    identity_key: SecretStr | None = Field(default=None, description="keys scoped identities with BLAKE2b")
+    identity_drop_params: dict[str, str] = Field(
+        default_factory=dict, description="host=param+param: query parameters left out of url identity (needs a tenant)"
+    )
+    media_forward: Literal["url", "bytes"] = Field(default="url", description="bytes: the engine never fetches")
+    media_trust_uuid: bool = Field(default=False, description="accept the clients' uuid as identity, per tenant")
+    media_allow_private: bool = Field(default=False, description="allow private addresses: only for tests and demos")
+    media_allow_hosts: Csv = Field(default=(), description="if set, only these hosts are fetched")
+    media_deny_hosts: Csv = Field(default=(), description="hosts never fetched")
+    media_max_bytes: int = Field(default=32 << 20, ge=1024, description="of one medium, received")
+    media_max_pixels: int = Field(default=89_000_000, ge=1024, description="of one image")
+    media_max_items: int = Field(default=64, ge=1, description="media in one request")
+    media_fetch_seconds: float = Field(default=10.0, gt=0)
+    media_max_redirects: int = Field(default=3, ge=0)
+    media_per_host: int = Field(default=16, ge=1, description="fetches at once from one host")
+    media_decode_processes: int = Field(default=1, ge=0, description="0: decode in threads")
+    video_num_frames: int = Field(default=32, ge=1)
+    blob_url: str | None = Field(default=None, description="claim check store; default data_dir/blobs; s3://bucket/prefix")
+    blob_inline_bytes: int = Field(default=64 << 10, ge=0, description="media above are claim-checked")
+    blob_body_bytes: int = Field(default=256 << 10, ge=1024, description="bodies above are claim-checked")
+    blob_ttl_seconds: int = Field(default=26 * 3600, ge=60)
+
+    # Layout
+    layout: Literal["native"] = "native"
+    models: dict[str, str] = Field(default_factory=dict, description="served model name=model folder pairs")
+    models_dir: Path | None = Field(default=None, description="each subfolder is a model, served under the folder's name")
+    block_sizes: tuple[int, ...] = Field(default=(), description="expected block sizes; default: what workers report")
+    layout_cache_tokens: int = Field(default=8_000_000, ge=0, description="tokens of text pieces kept tokenised")
+    layout_require_contract: bool = Field(default=True, description="false: media are exact without a proven contract")
+
+    # Router
+    policy: str = "kv"
+    policy_overlap_credit: float = Field(default=1.0, ge=0)
+    policy_prefill_scale: float = Field(default=1.0, ge=0)
+    policy_request_weight: float = Field(default=0.0, ge=0)
+    policy_temperature: float = Field(default=0.0, ge=0)
+    policy_vision_weight: float = Field(default=1.0, ge=0, description="prefill tokens one vision token counts as")
+    router_max_attempts: int = Field(default=3, ge=1)
+    router_busy_kv_usage: float = Field(default=1.0, gt=0, description="slots above this reported usage are not chosen")
+    router_busy_waiting: int = Field(default=1_000_000, ge=0, description="slots with more waiting are not chosen")
+    lease_seconds: float = Field(default=6.0, gt=0)
+    heartbeat_seconds: float = Field(default=2.0, gt=0)
+    snapshot_seconds: float = Field(default=600.0, gt=0)
+
+    # Agent
+    worker_id: str | None = Field(default=None, pattern=r"^[a-z0-9-]{1,64}$")
+    worker_engine: Literal["vllm"] = "vllm"
+    worker_engine_url: str = "http://127.0.0.1:8100"
+    worker_events: str | None = Field(default=None, description="ZMQ endpoint; default: asked from the engine")
+    worker_replay: str | None = Field(default=None, description="ZMQ replay endpoint; default: asked from the engine")
+    worker_model_dir: Path | None = Field(default=None, description="model folder for the probes; default: models")
+    worker_max_concurrency: int = Field(default=256, ge=1)
