@@ -1,0 +1,56 @@
+# Everything from a clone with Python >= 3.11, git and make. `make` alone lists the targets.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.synced
+ARGS ?=
+unexport VIRTUAL_ENV
+export PYTHONUNBUFFERED ?= 1
+
+.PHONY: help venv demo up test unit lint format bench schemas docs drift clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+venv: $(STAMP) ## make .venv with what uv.lock names (done by every target that needs it)
+
+$(STAMP): pyproject.toml uv.lock .ci/venv
+	@.ci/venv $(VENV)
+	@touch $@
+
+demo: $(STAMP) ## six requests with images through the whole pipeline, as a table; exit code 0 only if all went right
+	@$(BIN)/kvroute demo $(ARGS)
+
+up: $(STAMP) ## everything in one process with an embedded broker and SQLite; ARGS="--workers 3"
+	@$(BIN)/kvroute up $(ARGS)
+
+test: $(STAMP) ## unit, contract, integration, end to end; KAFKA_HOME=... adds Apache Kafka; ARGS="-k router"
+	@$(BIN)/pytest $(ARGS) tests
+
+unit: $(STAMP) ## the quick tests only
+	@$(BIN)/pytest -q $(ARGS) tests/unit
+
+lint: $(STAMP) ## ruff, mypy --strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## mend what ruff can mend by itself
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## benchmarks as a table and JSON (out/bench.json); KAFKA_HOME=... runs them on Apache Kafka
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+schemas: $(STAMP) ## JSON Schema files and the AsyncAPI document, from code
+	@$(BIN)/python -m schemas.generate
+
+docs: $(STAMP) ## the generated pages and tables of docs/, from code
+	@$(BIN)/python -m docs.generate
+
+drift: $(STAMP) ## fail if generated schemas or docs differ from code
+	@$(BIN)/python -m schemas.generate --check
+	@$(BIN)/python -m docs.generate --check
+
+clean: ## remove caches, run data and outputs; keeps .venv
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .kvroute out dist build
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
