@@ -62,10 +62,10 @@ class ResponseError(Part):
 
 
 class Response(Message):
-    """A piece of the answer. Duplicates share (request, attempt, index); exactly one final piece an attempt.
+    r"""A piece of the answer. Duplicates share (request, attempt, index); exactly one final piece an attempt.
 
     Plain answers are one record whose ``chunk`` is the OpenAI JSON body. Streamed answers carry server-sent
-    event text: one or more whole ``data: {...}\\n\\n`` events a record.
+    event text: one or more whole ``data: {...}\n\n`` events a record.
     """
 
     SCHEMA: ClassVar[str] = "response.v1"

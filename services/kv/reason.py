@@ -1,4 +1,4 @@
-"""Why a routing view is not exact from some token on. One catalogue: an enum, a metric label, a column, a docs table."""
+"""Why a routing view is not exact from some token on: one catalogue, for the enum, the metric label and the docs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ class Transient(KvrouteError):
 class Refused(KvrouteError):
     """A request that ends here with an answer to its sender (OpenAI error body), not a dead letter."""
 
-    def __init__(self, status: int, message: str, *, type: str = "invalid_request_error", code: str | None = None) -> None:  # noqa: A002, E501 - OpenAI's word
+    def __init__(
+        self, status: int, message: str, *, type: str = "invalid_request_error", code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.type = type

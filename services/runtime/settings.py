@@ -34,7 +34,7 @@ class Settings(BaseModel):
     kafka_replication: int = Field(default=1, ge=1, description="replication factor of topics that are created")
     kafka_partitions: int | None = Field(default=None, ge=1, description="overrides 12 in the topic table")
     kafka_compression: Literal["none", "lz4", "gzip", "zstd"] = "none"
-    kafka_home: Path | None = Field(default=None, description="Kafka tarball folder: start that broker instead of Tansu")
+    kafka_home: Path | None = Field(default=None, description="Kafka folder: start that broker, not Tansu")
 
     # Database
     database_url: SecretStr = Field(
@@ -94,7 +94,7 @@ class Settings(BaseModel):
     # Layout
     layout: Literal["native"] = "native"
     models: dict[str, str] = Field(default_factory=dict, description="served model name=model folder pairs")
-    models_dir: Path | None = Field(default=None, description="each subfolder is a model, served under the folder's name")
+    models_dir: Path | None = Field(default=None, description="each subfolder is a model, served under its name")
     block_sizes: tuple[int, ...] = Field(default=(), description="expected block sizes; default: what workers report")
     layout_cache_tokens: int = Field(default=8_000_000, ge=0, description="tokens of text pieces kept tokenised")
     layout_require_contract: bool = Field(default=True, description="false: media are exact without a proven contract")
