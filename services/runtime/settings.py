@@ -34,6 +34,11 @@ class Settings(BaseModel):
     kafka_replication: int = Field(default=1, ge=1, description="replication factor of topics that are created")
     kafka_partitions: int | None = Field(default=None, ge=1, description="overrides 12 in the topic table")
     kafka_compression: Literal["none", "lz4", "gzip", "zstd"] = "none"
+    topic_prefix: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,64}$",
+        description="put before every topic and consumer group on the broker: several fleets on one cluster",
+    )
     kafka_home: Path | None = Field(default=None, description="Kafka folder: start that broker, not Tansu")
 
     # Database
@@ -54,6 +59,9 @@ class Settings(BaseModel):
     health_port: int = Field(default=0, ge=0, description="/healthz /readyz /metrics of a stage; 0: no server")
     concurrency: int = Field(default=64, ge=1, description="records a stage handles at once")
     stop_after_failures: int = Field(default=20, ge=1, description="own failures in a row after which a stage stops")
+    drain_seconds: float = Field(
+        default=20.0, ge=0, description="how long records in flight may finish after SIGTERM"
+    )
     retries: int = Field(default=5, ge=0, description="tries of a record that failed for a cause that may heal")
 
     # Gateway

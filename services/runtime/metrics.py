@@ -1,0 +1,97 @@
+"""Every Prometheus metric, once: name, kind, labels, meaning. The documentation table is generated from here.
+
+A stage adds its metrics in its own section below, through ``counter``, ``gauge`` or ``histogram``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Gauge, Histogram
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """What a metric is, for people."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+CATALOGUE: list[MetricInfo] = []
+"""All metrics in the order they are declared."""
+
+
+def counter(name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
+    """Declare a counter; ``name`` ends in ``_total``."""
+    CATALOGUE.append(MetricInfo(name, "counter", tuple(labels), meaning))
+    return Counter(name, meaning, tuple(labels))
+
+
+def gauge(name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
+    """Declare a gauge; the unit is the end of the name."""
+    CATALOGUE.append(MetricInfo(name, "gauge", tuple(labels), meaning))
+    return Gauge(name, meaning, tuple(labels))
+
+
+def histogram(name: str, meaning: str, labels: Sequence[str] = (), buckets: Sequence[float] = SECONDS) -> Histogram:
+    """Declare a histogram; default buckets are seconds from 1 ms to 2 minutes."""
+    CATALOGUE.append(MetricInfo(name, "histogram", tuple(labels), meaning))
+    return Histogram(name, meaning, tuple(labels), buckets=tuple(buckets))
+
+
+# Runtime: consuming
+RECORDS_HANDLED = counter(
+    "kvroute_records_handled_total", "records a stage handled to their end", ("stage", "topic")
+)
+RECORDS_RETRIED = counter(
+    "kvroute_records_retried_total", "tries that failed for a cause that may heal", ("stage", "topic", "code")
+)
+RECORDS_DEAD_LETTERED = counter(
+    "kvroute_records_dead_lettered_total", "records that could not be handled, by cause", ("stage", "topic", "code")
+)
+RECORDS_IN_FLIGHT = gauge(
+    "kvroute_records_in_flight", "records taken from the broker and not finished", ("stage", "topic")
+)
+HANDLE_SECONDS = histogram(
+    "kvroute_record_handle_seconds", "time from the start of a record's first try to its end", ("stage", "topic")
+)
+OWN_FAILURES_IN_A_ROW = gauge(
+    "kvroute_own_failures_in_a_row", "failures of ours (broker, database, bug) since the last success", ("stage",)
+)
+CONSUMER_LAG = gauge(
+    "kvroute_consumer_lag_records", "highwater minus the lowest unfinished offset", ("stage", "topic", "partition")
+)
+OLDEST_UNHANDLED_SECONDS = gauge(
+    "kvroute_oldest_unhandled_seconds", "age of the oldest record that is taken and not finished", ("stage", "topic")
+)
+COMMIT_FAILURES = counter("kvroute_commit_failures_total", "offset commits that failed", ("stage", "topic"))
+REBALANCES = counter(
+    "kvroute_rebalances_total", "partition assignments and revocations", ("stage", "topic", "kind")
+)
+
+# Runtime: publishing
+RECORDS_SENT = counter("kvroute_records_sent_total", "records the broker acknowledged", ("stage", "topic"))
+SEND_FAILURES = counter("kvroute_send_failures_total", "records the broker did not take", ("stage", "topic"))
+
+# Runtime: projections
+PROJECTION_POSITION = gauge(
+    "kvroute_projection_position", "next offset a projection reads", ("topic", "partition")
+)
+PROJECTION_LAG = gauge(
+    "kvroute_projection_lag_records", "highwater minus position of a projection", ("topic", "partition")
+)
+PROJECTION_ERRORS = counter(
+    "kvroute_projection_errors_total", "records a projection could not apply and skipped", ("stage", "topic")
+)
+
+# Runtime: process
+LOOP_LAG_SECONDS = gauge("kvroute_loop_lag_seconds", "how late the event loop runs timers, worst of the last 10 s")
+JOB_FAILURES = counter("kvroute_job_failures_total", "runs of periodic jobs that raised", ("stage", "job"))
+STAGE_READY = gauge("kvroute_stage_ready", "1 when /readyz says yes", ("stage",))
+OFFLOADED_SECONDS = histogram("kvroute_offloaded_seconds", "work moved off the event loop", ("where",))
