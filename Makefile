@@ -13,6 +13,7 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
 venv: $(STAMP) ## make .venv with what uv.lock names (done by every target that needs it)
+	@:
 
 $(STAMP): pyproject.toml uv.lock .ci/venv
 	@.ci/venv $(VENV)
