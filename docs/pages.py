@@ -58,7 +58,7 @@ def messages() -> str:
     lines += [
         "Record values are JSON. Readers ignore fields they do not know; fields that are null are left out. Lists of",
         "64-bit hashes are base64 of little-endian u64, single ones 16 hexadecimal digits. Times are wall",
-        "milliseconds. For machines: [JSON Schema files](../schemas/json) and an [AsyncAPI 3 document](../schemas/asyncapi.json).",
+        "milliseconds. For machines: [JSON Schema files](../schemas/json), [AsyncAPI 3](../schemas/asyncapi.json).",
     ]
     parts: dict[str, type[BaseModel]] = {}
     topic_of = {topic.message: topic for topic in TOPICS + PATTERNS}
@@ -186,7 +186,7 @@ def _default(field: FieldInfo) -> str:
         return str(value).lower()
     if value in (None, (), {}, [], ""):
         return "empty" if value is not None else "none"
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, str) else f"`{value}`"
+    return str(value) if isinstance(value, (int, float)) else f"`{value}`"
 
 
 def _sections(module: ModuleType, comment: str, name: str) -> dict[str, str]:
