@@ -19,11 +19,14 @@ class Claim(Part):
 
 
 class Request(Message):
-    """One chat request. Only ``body`` is required."""
+    """One chat request. Only ``body`` is required, or ``body_claim`` in its place."""
 
     SCHEMA: ClassVar[str] = "request.v1"
 
-    body: dict[str, Any] = Field(description="OpenAI /v1/chat/completions body")
+    body: dict[str, Any] = Field(default_factory=dict, description="OpenAI /v1/chat/completions body")
+    body_claim: Claim | None = Field(
+        default=None, description="instead of body when it is over 256 KiB; written by the gateway, never by users"
+    )
     request_id: Identifier | None = Field(
         default=None, description="unique per tenant; missing: derived from topic, partition and offset"
     )
