@@ -1,1 +1,1 @@
-"""Alembic migrations of the audit store, for SQLite and PostgreSQL."""
+"""Alembic migrations of the audit store. They travel inside the package: ``kvroute db upgrade`` needs nothing else."""
