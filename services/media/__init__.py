@@ -1,0 +1,1 @@
+"""Media stage: takes requests in, and says of every image, video and audio part which one it is."""

@@ -1,0 +1,73 @@
+"""Content identity of an image: its decoded pixels, and what the plain pixels lose. Pure, slow: runs off the loop.
+
+First frame, EXIF-transposed, RGB for plain 8-bit images. For anything with alpha, palette transparency, tRNS,
+16 bits, CMYK or float the preimage goes on with mode, raw samples before compositing or scaling, palette and tRNS,
+each length-prefixed: engines composite and scale in their own ways, so an identity may be finer, never coarser.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps
+
+from services.kv.identity import array_identity
+from services.kv.reason import Reason
+from services.media.header import FORMATS, ImageSize, Need, check_pixels, measure
+from services.media.unusable import Unusable
+
+_PLAIN = frozenset({"RGB", "L", "1", "P", "YCbCr"})
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What decoding found."""
+
+    identity: int
+    size: ImageSize
+
+
+def decode_image(data: bytes, max_pixels: int) -> Decoded:
+    """Decode a whole image file and hash its pixels.
+
+    Raises Unusable: too_large before anything is decoded, decode_failed for what is truncated or broken.
+    """
+    size = measure(data, total=len(data))
+    if isinstance(size, Need):
+        raise Unusable(Reason.DECODE_FAILED, "the image ends within its header")
+    check_pixels(size, max_pixels)
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            image.load()
+            return _hash(ImageOps.exif_transpose(image), size.format)
+    except Image.DecompressionBombError:
+        raise Unusable(Reason.TOO_LARGE, "the image has more pixels than can be decoded safely") from None
+    except Exception as error:  # Pillow raises whatever its readers stumble over
+        raise Unusable(Reason.DECODE_FAILED, f"the image can't be decoded ({type(error).__name__})") from None
+
+
+def is_plain(image: Image.Image) -> bool:
+    """Whether the RGB pixels say everything an engine could see."""
+    return image.mode in _PLAIN and "transparency" not in image.info
+
+
+def _hash(image: Image.Image, image_format: str) -> Decoded:
+    pixels = image if image.mode == "RGB" else image.convert("RGB")
+    extra = () if is_plain(image) else _what_rgb_loses(image)
+    identity = array_identity((image.height, image.width, 3), pixels.tobytes(), extra=extra)
+    return Decoded(identity, ImageSize(image.height, image.width, image_format))
+
+
+def _what_rgb_loses(image: Image.Image) -> tuple[bytes, ...]:
+    palette = b""
+    if image.mode in ("P", "PA"):
+        palette = bytes(image.getpalette("RGB") or ())
+    return image.mode.encode(), image.tobytes(), palette, _transparency(image.info.get("transparency"))
+
+
+def _transparency(value: object) -> bytes:
+    """PNG's tRNS as Pillow gives it: bytes for a palette, a number for grey, three numbers for RGB."""
+    if value is None:
+        return b""
+    return value if isinstance(value, bytes) else repr(value).encode()
