@@ -1,0 +1,43 @@
+"""``python -m benchmarks [hashing|index|pipeline ...]``: tables on the terminal, all numbers in out/bench.json."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+from benchmarks import hashing, index
+from benchmarks.measure import Row
+from benchmarks.report import console, machine, table
+
+SUITES: dict[str, tuple[str, Callable[[], Iterable[Row]]]] = {
+    "hashing": ("Hashing prompts into block addresses (block size 16)", hashing.rows),
+    "index": ("Router index", index.rows),
+}
+
+
+@click.command()
+@click.argument("suites", nargs=-1, type=click.Choice(list(SUITES)))
+@click.option("--json", "json_only", is_flag=True, help="JSON on stdout, no tables.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("out/bench.json"), show_default=True)
+def main(suites: tuple[str, ...], json_only: bool, out: Path) -> None:
+    """Run benchmark SUITES, all of them by default."""
+    screen = console(json_only)
+    results: dict[str, object] = {"machine": machine()}
+    for name in suites or SUITES:
+        title, rows = SUITES[name]
+        measured = list(rows())
+        screen.print(table(title, measured))
+        results[name] = [row.as_data() for row in measured]
+    text = json.dumps(results, indent=2)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text + "\n", "utf-8")
+    sys.stdout.write((text if json_only else json.dumps(results)) + "\n")
+    screen.print(f"also in {out}")
+
+
+if __name__ == "__main__":
+    main()
