@@ -44,8 +44,10 @@ class Sequencer:
             addresses = list(held.get(tier, ()))
             self._count[tier] = len(addresses)
             self._xor[tier] = _xor(addresses)
-            for start in range(0, len(addresses), MAX_SNAPSHOT_ADDRESSES):
-                pieces.append((tier, addresses[start : start + MAX_SNAPSHOT_ADDRESSES]))
+            pieces += [
+                (tier, addresses[start : start + MAX_SNAPSHOT_ADDRESSES])
+                for start in range(0, len(addresses), MAX_SNAPSHOT_ADDRESSES)
+            ]
         pieces = pieces or [(Tier.DEVICE, [])]
         name = self.next_seq
         return [

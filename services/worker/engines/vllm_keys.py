@@ -23,6 +23,10 @@ from services.kv.identity import is_ours, parse_engine_uuid
 from services.worker.engines.events import Cause, Keys
 
 
+_Parsed = tuple[tuple[int, ...], str | None]
+"""Identities of a block's media, and the salt if it stands here."""
+
+
 class Dialect(StrEnum):
     """How an engine version writes media into extra_keys."""
 
@@ -89,7 +93,7 @@ class KeyReader:
         keys.media = media
         return keys
 
-    def _entry(self, entry: list[Any], tokens: Sequence[int], first: bool) -> tuple[tuple[int, ...], str | None] | Cause:
+    def _entry(self, entry: list[Any], tokens: Sequence[int], first: bool) -> _Parsed | Cause:
         identities: list[int] = []
         strings: list[str] = []
         for key in entry:
@@ -111,7 +115,7 @@ class KeyReader:
             return tuple(identities), strings[0]
         return Cause.MALFORMED_KEYS
 
-    def _bare(self, strings: list[str], tokens: Sequence[int], first: bool) -> tuple[tuple[int, ...], str | None] | Cause:
+    def _bare(self, strings: list[str], tokens: Sequence[int], first: bool) -> _Parsed | Cause:
         if not first:
             return tuple(map(parse_engine_uuid, strings)), None
         last = strings[-1]

@@ -106,12 +106,13 @@ def _decode_event(raw: bytes) -> WireEvent:
     head = raw[0]
     is_array = 0x90 <= head <= 0x9F or head in (0xDC, 0xDD)
     try:
-        return _arrays.decode(raw) if is_array else _maps.decode(raw)
+        event: WireEvent = _arrays.decode(raw) if is_array else _maps.decode(raw)
     except _UNDECODABLE as error:
         name = _type_name(raw)
         if name is not None and name not in _KNOWN:
             return UnknownEvent(name)
         raise EngineEventError(f"KV event {name or 'without a type'} of {len(raw)} bytes: {error}") from error
+    return event
 
 
 def _type_name(raw: bytes) -> str | None:
