@@ -1,0 +1,48 @@
+"""The routing view: a prompt's tokens as the worker's model sees them, and how far that is proven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from services.kv.reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpan:
+    """A medium's whole placeholder range: tokens ``[offset, offset + length)``.
+
+    ``vision_tokens`` of them are filled by the vision encoder; the rest is text inside the range (timestamps).
+    """
+
+    item: int
+    offset: int
+    length: int
+    vision_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Tokens of the prompt with media expanded.
+
+    The first ``exact_tokens`` tokens are proven; ``spans`` are the media that lie in them. ``reason`` is the first
+    cause, in prompt order, that ended exactness, or None when all of the prompt is exact. ``prompt_tokens`` is the
+    length of the whole prompt, an estimate after the cut.
+    """
+
+    token_ids: list[int]
+    spans: list[ViewSpan] = field(default_factory=list)
+    exact_tokens: int = 0
+    reason: Reason | None = None
+    detail: str | None = None
+    variant: str = ""
+    prompt_tokens: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether the whole prompt is proven."""
+        return self.reason is None
+
+    @property
+    def vision_tokens(self) -> int:
+        """Tokens the vision encoder fills, of the media in ``spans``."""
+        return sum(span.vision_tokens for span in self.spans)
