@@ -65,7 +65,7 @@ def open_engine(settings: Settings) -> AsyncEngine:
             pool_size=4,
             max_overflow=4,
             pool_pre_ping=True,
-            connect_args={"ssl": _tls(settings), "timeout": 5},
+            connect_args={"ssl": _tls(settings), "timeout": 5, "command_timeout": 30},
             **options,
         )
     except ModuleNotFoundError as error:

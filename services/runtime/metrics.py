@@ -95,3 +95,14 @@ LOOP_LAG_SECONDS = gauge("kvroute_loop_lag_seconds", "how late the event loop ru
 JOB_FAILURES = counter("kvroute_job_failures_total", "runs of periodic jobs that raised", ("stage", "job"))
 STAGE_READY = gauge("kvroute_stage_ready", "1 when /readyz says yes", ("stage",))
 OFFLOADED_SECONDS = histogram("kvroute_offloaded_seconds", "work moved off the event loop", ("where",))
+
+# Audit
+AUDIT_BATCH_RECORDS = histogram(
+    "kvroute_audit_batch_records", "records one transaction of the audit store took", (),
+    (1, 2, 5, 10, 20, 50, 100, 200, 500),
+)
+AUDIT_WRITE_SECONDS = histogram("kvroute_audit_write_seconds", "time of one transaction of the audit store")
+AUDIT_RECORDS_REJECTED = counter(
+    "kvroute_audit_records_rejected_total", "dead letters and registrations the audit store could not take", ("topic",)
+)
+AUDIT_DATABASE_UP = gauge("kvroute_audit_database_up", "1 when the audit store answers and has this build's schema")
