@@ -79,6 +79,7 @@ class Service:
         self._checks: dict[str, Callable[[], bool]] = {}
         self._starting: list[Callable[[], Awaitable[None]]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = []
+        self._before_drain: list[Callable[[], Awaitable[None]]] = []
         self._vitals = Vitals(self)
         self._health = (
             HealthServer(settings.health_host, settings.health_port, sick=self.sick, unready=self.unready)
@@ -172,6 +173,10 @@ class Service:
         """Await a hook when the sender is connected and projections have caught up, before records are taken."""
         self._starting.append(hook)
 
+    def on_drain(self, hook: Callable[[], Awaitable[None]]) -> None:
+        """Await a hook when the stage is asked to stop, while it still takes records: to say so where work is given."""
+        self._before_drain.append(hook)
+
     def on_stop(self, hook: Callable[[], Awaitable[None]]) -> None:
         """Await a hook when records in flight are finished, while the sender is still connected. Last in, first out."""
         self._stopping.append(hook)
@@ -221,6 +226,11 @@ class Service:
     async def stop(self) -> None:
         """Take nothing more, finish what is in flight, commit, disconnect."""
         self._draining = True
+        for hook in self._before_drain:
+            try:
+                await hook()
+            except Exception:
+                self.log.exception("drain hook failed")
         await asyncio.gather(*(intake.drain(self.settings.drain_seconds) for intake in self.intakes))
         for hook in reversed(self._stopping):
             try:

@@ -81,6 +81,8 @@ class Harness(Service):
         self._undelivered: list[Record] = []
         self._hooks_start: list[Callable[[], Awaitable[None]]] = []
         self._hooks_stop: list[Callable[[], Awaitable[None]]] = []
+        self._hooks_drain: list[Callable[[], Awaitable[None]]] = []
+        self.failure: BaseException | None = None
 
     # What a stage calls
 
@@ -150,6 +152,14 @@ class Harness(Service):
         """Register a hook that ``start`` awaits."""
         self._hooks_start.append(hook)
 
+    def on_drain(self, hook: Callable[[], Awaitable[None]]) -> None:
+        """Register a hook that ``stop`` awaits first."""
+        self._hooks_drain.append(hook)
+
+    def fail(self, error: BaseException) -> None:
+        """Note why the stage gave up."""
+        self.failure = self.failure or error
+
     def on_stop(self, hook: Callable[[], Awaitable[None]]) -> None:
         """Register a hook that ``stop`` awaits."""
         self._hooks_stop.append(hook)
@@ -174,7 +184,9 @@ class Harness(Service):
             await hook()
 
     async def stop(self) -> None:
-        """Cancel spawned tasks and run the stop hooks."""
+        """Run the drain hooks and the stop hooks, then cancel spawned tasks."""
+        for hook in self._hooks_drain:
+            await hook()
         for hook in reversed(self._hooks_stop):
             await hook()
         for task in self.tasks:
