@@ -74,7 +74,7 @@ class EventPublisher:
                 self._replay.bind(self._narrow(self.source.replay_endpoint))
                 self._task = asyncio.get_running_loop().create_task(self._serve_replay(self._replay))
         except zmq.ZMQError:
-            self._close()
+            self.close()
             raise
 
     def publish(self, ts: float, events: list[KvEvent]) -> None:
@@ -100,7 +100,7 @@ class EventPublisher:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
-        self._close()
+        self.close()
 
     async def _serve_replay(self, router: zmq.asyncio.Socket) -> None:
         while True:
@@ -119,7 +119,8 @@ class EventPublisher:
     def _narrow(self, endpoint: str) -> str:
         return endpoint.replace("*", self._host, 1) if endpoint.startswith("tcp://*:") else endpoint
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the sockets without waiting for the replay task: for an engine that did not come up."""
         for socket in (self._pub, self._replay):
             if socket is not None:
                 socket.close(linger=0)
