@@ -107,7 +107,7 @@ def _added_tokens_disagree(tokenizer_config: dict[str, Any], tokeniser: Tokenise
     """An engine adds these tokens to the vocabulary: where they differ, text is tokenised in another way."""
     for token_id, token in (tokenizer_config.get("added_tokens_decoder") or {}).items():
         content = token.get("content") if isinstance(token, dict) else None
-        if not isinstance(content, str) or tokeniser.token_id(content) != int(token_id):
+        if not isinstance(content, str) or str(tokeniser.token_id(content)) != str(token_id):
             return f"tokenizer_config.json adds {content!r} as {token_id}, tokenizer.json does not"
     return None
 

@@ -51,9 +51,7 @@ def _loops_over_content(tree: nodes.Template) -> bool:
 def _message_names(tree: nodes.Template) -> list[str]:
     """Names of the variables that hold one message."""
     lists = _aliases(tree, "messages")
-    return [
-        _name(loop.target) for loop in tree.find_all(nodes.For) if any(_reads(loop.iter, name) for name in lists)
-    ]
+    return [_name(loop.target) for loop in tree.find_all(nodes.For) if any(_reads(loop.iter, name) for name in lists)]
 
 
 def _aliases(tree: nodes.Template, name: str) -> list[str]:

@@ -28,14 +28,15 @@ _TEXT_PARTS = {
 _MEDIA_PARTS = {
     "image": MediaKind.IMAGE,
     "image_url": MediaKind.IMAGE,
-    "input_image": MediaKind.IMAGE,
     "video": MediaKind.VIDEO,
     "video_url": MediaKind.VIDEO,
     "audio": MediaKind.AUDIO,
     "audio_url": MediaKind.AUDIO,
+    "audio_embeds": MediaKind.AUDIO,
     "input_audio": MediaKind.AUDIO,
 }
-_MEDIA_KEYS = ("image_url", "audio_url", "input_audio", "video_url")
+_MEDIA_KEYS = ("image_url", "audio_embeds", "audio_url", "input_audio", "video_url")
+_TOOL_REFERENCE = "tool_reference"
 _BILLING_HEADER = "x-anthropic-billing-header"
 
 
@@ -68,7 +69,7 @@ def media_kind(part: Any) -> MediaKind | None:
             return _MEDIA_PARTS[key]
     if not isinstance(kind, str):
         return MediaKind.OTHER
-    return None if kind in _TEXT_PARTS else _MEDIA_PARTS.get(kind, MediaKind.OTHER)
+    return None if kind in _TEXT_PARTS or kind == _TOOL_REFERENCE else _MEDIA_PARTS.get(kind, MediaKind.OTHER)
 
 
 def parse_messages(messages: Any, wanted: ContentFormat, placeholder_text: PlaceholderText) -> Conversation:
@@ -136,25 +137,34 @@ def _parts(message: Mapping[str, Any], index: int) -> tuple[list[dict[str, Any]]
             kinds.append(kind)
             parts.append({"type": str(kind)})
             continue
-        text = part if isinstance(part, str) else part.get(_TEXT_PARTS[part["type"]])
-        if text is None and part["type"] in ("text", "refusal"):
+        text = _text(part, index)
+        if text is not None and message["role"] == "system" and text.startswith(_BILLING_HEADER):
+            text = text.partition("\n")[2] or None
+        if text is None:
             continue
-        if not isinstance(text, str):
-            raise PromptError(f"a text part of message {index} holds no text")
-        if message["role"] == "system" and text.startswith(_BILLING_HEADER):
-            text = text.partition("\n")[2]
-            if not text:
-                continue
-        parts.append({"type": "text", "text": text})
+        named = isinstance(part, dict) and part["type"] == _TOOL_REFERENCE
+        parts.append({"type": _TOOL_REFERENCE, "name": text} if named else {"type": "text", "text": text})
     return parts, kinds
+
+
+def _text(part: Any, index: int) -> str | None:
+    """The text of a part that is no medium; None for one the engine skips."""
+    if isinstance(part, str):
+        return part
+    text = part.get(_TEXT_PARTS.get(part["type"], "name"))
+    if text is None and part["type"] in ("text", "refusal"):
+        return None
+    if not isinstance(text, str):
+        raise PromptError(f"a text part of message {index} holds no text")
+    return text
 
 
 def _joined(parts: list[dict[str, Any]], placeholder_text: PlaceholderText) -> str:
     """For templates that take strings: placeholders that the text does not hold itself come first, a line each."""
-    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    text = "\n".join(part["text"] if part["type"] == "text" else part["name"] for part in parts if len(part) > 1)
     counts: dict[str, int] = {}
     for part in parts:
-        if part["type"] != "text":
+        if len(part) == 1:
             placeholder = placeholder_text(MediaKind(part["type"]))
             if placeholder is not None:
                 counts[placeholder] = counts.get(placeholder, 0) + 1

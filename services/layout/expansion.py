@@ -25,6 +25,7 @@ class _Growing:
     reason: Reason | None = None
     detail: str | None = None
     unknown_tokens: int = 0
+    vision_tokens: int = 0
 
     def stop(self, reason: Reason, detail: str | None) -> None:
         """Exactness ends here, unless it ended before."""
@@ -66,12 +67,11 @@ def expand(token_ids: list[int], media: Sequence[MediaShape], family: Family, en
         detail=growing.detail,
         variant=family.variant,
         prompt_tokens=len(growing.token_ids) + growing.unknown_tokens,
+        vision_tokens=growing.vision_tokens,
     )
 
 
-def _place(
-    growing: _Growing, item: int, shape: MediaShape, placeholder: int, family: Family, encode: Encode
-) -> None:
+def _place(growing: _Growing, item: int, shape: MediaShape, placeholder: int, family: Family, encode: Encode) -> None:
     """Append a medium's range; what can't be laid out keeps its placeholder and is estimated."""
     expansion: Expansion | None = None
     if shape.reason is not None:
@@ -88,6 +88,7 @@ def _place(
         offset = len(growing.token_ids)
         growing.spans.append(ViewSpan(item, offset, len(expansion.token_ids), expansion.vision_tokens))
     growing.token_ids += expansion.token_ids
+    growing.vision_tokens += expansion.vision_tokens
 
 
 def _match(

@@ -14,6 +14,7 @@ from services.layout.card import CardError, ModelCard
 from services.layout.chat_request import ChatRequest, media_reasons, parse_request
 from services.layout.conversation import Conversation, developer_as_system, parse_messages
 from services.layout.expansion import EXPANDED_KINDS, UNKNOWN_MEDIUM_TOKENS, expand
+from services.layout.families.family import Family, NotExact
 from services.layout.shapes import MediaShape
 from services.layout.templates import ChatTemplate, PromptError
 from services.layout.tokenise import Tokeniser
@@ -33,15 +34,19 @@ class Layouter:
         cache_tokens: int = 0,
         now: Callable[[], datetime] = datetime.now,
         seconds: float = 5.0,
+        follow_overrides: bool = False,
     ) -> None:
         """``cache_tokens`` bounds the remembered text pieces; ``seconds`` bounds one rendering.
 
+        With ``follow_overrides`` a request's ``mm_processor_kwargs`` are applied and exact, as in an engine; a router
+        can't know which of them an engine accepts.
         Raises CardError when the card's template is no template.
         """
         self.card = card
         self.tokeniser = Tokeniser.load(card.tokenizer_file, cache_tokens=cache_tokens)
         self._now = now
         self._seconds = seconds
+        self._follow_overrides = follow_overrides
         self._template = self._compile(card.template)
         same = card.tool_template == card.template
         self._tool_template = self._template if same else self._compile(card.tool_template)
@@ -79,14 +84,15 @@ class Layouter:
         request = parse_request(body)
         template = self._template_for(request)
         conversation = self._conversation(body, template)
-        shapes = _shapes(body, conversation, media)
+        shapes = self._shapes(body, conversation, media)
         if all(part.kind in self._known for part in conversation.media):
-            view = self._expanded(self._tokens(self._text(template, request, conversation.messages)), shapes)
+            token_ids = self._tokens(self._text(template, request, conversation.messages))
+            view = self._expanded(token_ids, shapes, self._family(body))
         else:
             view = self._before_unknown(template, request, conversation, shapes)
-            view = replace(view, prompt_tokens=max(len(view.token_ids), _estimate(body, media)))
+            view = replace(view, prompt_tokens=max(len(view.token_ids), estimate_tokens(body, media)))
         if self.card.text_reason is not None:
-            return replace(view, spans=[], exact_tokens=0, reason=self.card.text_reason, detail=self.card.text_detail)
+            return view.unproven(self.card.text_reason, self.card.text_detail)
         return view
 
     def _template_for(self, request: ChatRequest) -> ChatTemplate:
@@ -119,10 +125,35 @@ class Layouter:
         except ValueError as error:
             raise PromptError(str(error)) from None
 
-    def _expanded(self, token_ids: list[int], shapes: Sequence[MediaShape]) -> View:
-        if self.card.family is not None:
-            return expand(token_ids, shapes, self.card.family, self.tokeniser.encode)
+    def _expanded(self, token_ids: list[int], shapes: Sequence[MediaShape], family: Family | None) -> View:
+        if family is not None:
+            return expand(token_ids, shapes, family, self.tokeniser.encode)
         return View(token_ids, exact_tokens=len(token_ids), variant=self.card.variant, prompt_tokens=len(token_ids))
+
+    def _family(self, body: Mapping[str, Any]) -> Family | None:
+        """The layout with the request's own bounds: exact only with ``follow_overrides``, else a better estimate."""
+        given = body.get("mm_processor_kwargs")
+        if self.card.family is None or not given or not isinstance(given, dict):
+            return self.card.family
+        try:
+            return self.card.family.overridden(given)
+        except NotExact as error:
+            if self._follow_overrides:
+                raise PromptError(str(error)) from None
+            return self.card.family
+
+    def _shapes(
+        self, body: Mapping[str, Any], conversation: Conversation, media: Sequence[MediaShape]
+    ) -> list[MediaShape]:
+        """The shapes with the reasons the request itself gives; none is exact when they don't fit the body's parts."""
+        kinds = [part.kind for part in conversation.media]
+        if len(kinds) != len(media):
+            detail = f"the messages hold {len(kinds)} media, {len(media)} were resolved"
+            return [MediaShape(kind, reason=Reason.PLACEHOLDER_MISMATCH, detail=detail) for kind in kinds]
+        reasons = media_reasons(body)
+        if self._follow_overrides:
+            reasons = {kind: why for kind, why in reasons.items() if why[0] is not Reason.MM_PROCESSOR_KWARGS}
+        return [_with_reason(shape, kind, reasons.get(kind)) for shape, kind in zip(media, kinds, strict=True)]
 
     def _before_unknown(
         self, template: ChatTemplate, request: ChatRequest, conversation: Conversation, shapes: Sequence[MediaShape]
@@ -136,18 +167,18 @@ class Layouter:
         texts = [self._text(template, request, _with_content(conversation, hidden, mark)) for mark in "AB"]
         shared = texts[0][: _common_length(*texts)]
         token_ids = self._tokens(shared[: self.tokeniser.settled(shared)])
-        before = [
-            shape for part, shape in zip(conversation.media, shapes, strict=True) if part.message < min(hidden)
-        ]
-        view = self._expanded(token_ids, before)
+        before = [shape for part, shape in zip(conversation.media, shapes, strict=True) if part.message < min(hidden)]
+        view = self._expanded(token_ids, before, self.card.family)
         if view.reason is not None:
             return view
-        kind = next(part.kind for part in conversation.media if part.kind not in self._known)
-        reason, detail = self._why_unknown(kind)
+        first = next(shape for shape in shapes if shape.kind not in self._known)
+        reason, detail = self._why_unknown(first)
         return replace(view, reason=reason, detail=detail)
 
-    def _why_unknown(self, kind: MediaKind) -> tuple[Reason, str | None]:
-        if kind is MediaKind.AUDIO:
+    def _why_unknown(self, shape: MediaShape) -> tuple[Reason, str | None]:
+        if shape.reason is not None:
+            return shape.reason, shape.detail
+        if shape.kind is MediaKind.AUDIO:
             return Reason.AUDIO, "the prompt holds audio"
         if self.card.family is None:
             return self.card.media_reason or Reason.UNSUPPORTED_MODEL, self.card.media_detail
@@ -156,26 +187,18 @@ class Layouter:
     def _nothing(self, body: Mapping[str, Any], media: Sequence[MediaShape], error: PromptError) -> View:
         reason = Reason.TEMPLATE_MISSING if self._template is None else Reason.TEMPLATE_MISMATCH
         detail = str(error)[:300]
-        return View([], reason=reason, detail=detail, variant=self.card.variant, prompt_tokens=_estimate(body, media))
+        return View(
+            [], reason=reason, detail=detail, variant=self.card.variant, prompt_tokens=estimate_tokens(body, media)
+        )
 
 
-def _shapes(
-    body: Mapping[str, Any], conversation: Conversation, media: Sequence[MediaShape]
-) -> list[MediaShape]:
-    """The shapes with the reasons the request itself gives; none is exact when they don't fit the body's parts."""
-    kinds = [part.kind for part in conversation.media]
-    if [shape.kind for shape in media] != kinds:
-        detail = f"the messages hold {len(kinds)} media, {len(media)} were resolved: expected the same kinds in order"
-        return [MediaShape(kind, reason=Reason.PLACEHOLDER_MISMATCH, detail=detail) for kind in kinds]
-    reasons = media_reasons(body)
-    if not reasons:
-        return list(media)
-    return [
-        replace(shape, reason=reasons[shape.kind][0], detail=reasons[shape.kind][1])
-        if shape.reason is None and shape.kind in reasons
-        else shape
-        for shape in media
-    ]
+def _with_reason(shape: MediaShape, kind: MediaKind, why: tuple[Reason, str] | None) -> MediaShape:
+    """The shape of the part it belongs to, with the first reason there is: its own, or the request's."""
+    if shape.reason is None and shape.kind is not kind:
+        why = Reason.PLACEHOLDER_MISMATCH, f"the message holds a part of kind {kind}, {shape.kind} was resolved"
+    if shape.reason is None and why is not None:
+        return replace(shape, kind=kind, reason=why[0], detail=why[1])
+    return shape if shape.kind is kind else replace(shape, kind=kind)
 
 
 def _with_content(conversation: Conversation, hidden: set[int], mark: str) -> list[dict[str, Any]]:
@@ -195,7 +218,7 @@ def _common_length(one: str, other: str) -> int:
     return min(len(one), len(other))
 
 
-def _estimate(body: Mapping[str, Any], media: Sequence[MediaShape]) -> int:
+def estimate_tokens(body: Mapping[str, Any], media: Sequence[MediaShape]) -> int:
     """Tokens of a prompt that can't be laid out, from its characters and media."""
     total = 0
     messages = body.get("messages")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.kv.reason import Reason
 
@@ -26,7 +26,8 @@ class View:
 
     The first ``exact_tokens`` tokens are proven; ``spans`` are the media that lie in them. ``reason`` is the first
     cause, in prompt order, that ended exactness, or None when all of the prompt is exact. ``prompt_tokens`` is the
-    length of the whole prompt, an estimate after the cut.
+    length of the whole prompt, an estimate after the cut; ``vision_tokens`` counts what the vision encoder fills, of
+    all media whose size is known.
     """
 
     token_ids: list[int]
@@ -36,13 +37,13 @@ class View:
     detail: str | None = None
     variant: str = ""
     prompt_tokens: int = 0
+    vision_tokens: int = 0
 
     @property
     def exact(self) -> bool:
         """Whether the whole prompt is proven."""
         return self.reason is None
 
-    @property
-    def vision_tokens(self) -> int:
-        """Tokens the vision encoder fills, of the media in ``spans``."""
-        return sum(span.vision_tokens for span in self.spans)
+    def unproven(self, reason: Reason, detail: str | None) -> View:
+        """The same tokens with nothing proven: the cause lies before the first of them."""
+        return replace(self, spans=[], exact_tokens=0, reason=reason, detail=detail)

@@ -106,3 +106,24 @@ AUDIT_RECORDS_REJECTED = counter(
     "kvroute_audit_records_rejected_total", "dead letters and registrations the audit store could not take", ("topic",)
 )
 AUDIT_DATABASE_UP = gauge("kvroute_audit_database_up", "1 when the audit store answers and has this build's schema")
+
+# Media
+MEDIA_ITEMS = counter(
+    "kvroute_media_items_total", "media in requests, by kind, identity source and what ends exactness",
+    ("kind", "source", "reason"),
+)  # fmt: skip
+MEDIA_FETCHES = counter(
+    "kvroute_media_fetches_total", "fetches: check (fence only), size (header), whole; and how they ended",
+    ("what", "outcome"),
+)  # fmt: skip
+MEDIA_FETCHED_BYTES = counter("kvroute_media_fetched_bytes_total", "bytes of media received")
+MEDIA_SIZES_REMEMBERED = counter(
+    "kvroute_media_sizes_total", "sizes of URLs that were asked for, by whether they were remembered", ("cache",)
+)
+MEDIA_HELD_BYTES = gauge("kvroute_media_held_bytes", "bytes of media in memory, over all requests")
+
+# Layout
+LAYOUT_SECONDS = histogram("kvroute_layout_seconds", "time to lay out one request: template, tokens, media, addresses")
+LAYOUT_VIEWS = counter(
+    "kvroute_layout_views_total", "requests laid out, by the reason their view is not exact (empty: exact)", ("reason",)
+)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
@@ -48,4 +48,8 @@ class Family(Protocol):
 
     def expand(self, shape: MediaShape, encode: Encode) -> Expansion:
         """What the engine puts in place of the placeholder. Raises NotExact."""
+        ...
+
+    def overridden(self, processor_kwargs: Mapping[str, Any]) -> Self:
+        """The layout with a request's ``mm_processor_kwargs``. Raises NotExact for arguments it doesn't know."""
         ...

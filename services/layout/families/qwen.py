@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
@@ -41,6 +43,21 @@ class PixelBounds:
         """Pixels along a side that one token covers."""
         return self.patch * self.merge
 
+    def overridden(self, processor_kwargs: Mapping[str, Any]) -> PixelBounds:
+        """With a request's pixel bounds; what it does not set stays. Raises ValueError for bounds that are no counts.
+
+        ``min_pixels`` and ``max_pixels`` beat ``size``, whose edges are areas too.
+        """
+        size = processor_kwargs.get("size") or {}
+        given = {
+            "min_pixels": processor_kwargs.get("min_pixels") or size.get("shortest_edge") or self.min_pixels,
+            "max_pixels": processor_kwargs.get("max_pixels") or size.get("longest_edge") or self.max_pixels,
+        }
+        for name, value in given.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+                raise ValueError(f"{name} is {value!r}, expected a positive number of pixels")
+        return replace(self, **given)
+
 
 class QwenVision:
     """Images of Qwen2-VL and all after it: one placeholder becomes one token per merged patch. Base of the families."""
@@ -76,6 +93,17 @@ class QwenVision:
     def expand_video(self, shape: MediaShape, encode: Encode) -> Expansion:
         """The family's own rule. Raises NotExact or ValueError."""
         raise NotImplementedError
+
+    def overridden(self, processor_kwargs: Mapping[str, Any]) -> Self:
+        """Pixel bounds given flat apply to images and videos alike. Raises NotExact for any other argument."""
+        unknown = sorted(processor_kwargs.keys() - {"min_pixels", "max_pixels", "size"})
+        if unknown or not isinstance(processor_kwargs.get("size") or {}, dict):
+            raise NotExact(Reason.MM_PROCESSOR_KWARGS, f"mm_processor_kwargs sets {', '.join(unknown) or 'size'}"[:200])
+        try:
+            bounds = (self.image.overridden(processor_kwargs), self.video.overridden(processor_kwargs))
+        except ValueError as error:
+            raise NotExact(Reason.MM_PROCESSOR_KWARGS, str(error)) from None
+        return type(self)(self.variant, self.ids, *bounds)
 
     def image_tokens(self, height: int, width: int) -> int:
         """Tokens of an image. Raises ValueError for sizes the engine refuses."""

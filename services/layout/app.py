@@ -1,0 +1,147 @@
+"""The layout stage on the bus: media-resolved in, expanded out; registrations of workers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import ValidationError
+
+from schemas.expanded import Expanded
+from schemas.media import MediaResolved
+from schemas.worker import Worker
+from services.layout.cards import Cards
+from services.layout.contract import proof_of
+from services.layout.fleet import Fleet
+from services.layout.lay_out import lay_out
+from services.layout.routing_events import VideoRouting
+from services.runtime.blobs import BlobGone, Blobs
+from services.runtime.bus import Record
+from services.runtime.errors import BadRecord, Refused
+from services.runtime.metrics import LAYOUT_SECONDS, LAYOUT_VIEWS
+from services.runtime.refusal import cancelled, deadline_exceeded, refuse
+from services.runtime.service import Service
+from services.runtime.settings import Settings
+from services.runtime.topics import EXPANDED, MEDIA_RESOLVED, WORKERS
+
+GROUP = "layout"
+STAGE = "layout"
+
+M = TypeVar("M", MediaResolved, Worker)
+
+
+def build(settings: Settings, service: Service, *, cards: Cards | None = None, blobs: Blobs | None = None) -> None:
+    """Register the stage. ``cards`` and ``blobs`` are made from the settings unless given."""
+    stage = Layout(settings, service, cards, blobs)
+    service.follow_control()
+    service.project(WORKERS, stage.take_worker)
+    service.consume(MEDIA_RESOLVED, stage.take, group=GROUP)
+    service.on_start(stage.begin)
+
+
+class Layout:
+    """What the stage keeps: the models' layouters and the newest registration of every worker."""
+
+    def __init__(self, settings: Settings, service: Service, cards: Cards | None, blobs: Blobs | None) -> None:
+        self._settings = settings
+        self._service = service
+        self._cards = cards or Cards.of(settings, on_problem=self._unusable)
+        self._blobs = blobs or Blobs.of(settings)
+        self._fleet = Fleet()
+        self._video = VideoRouting(service.log)
+
+    async def begin(self) -> None:
+        """Load the models beside the start, so that the first request does not wait for a vocabulary."""
+        self._service.spawn(self._warm(), name="layout-cards")
+
+    def take_worker(self, record: Record) -> None:
+        """One registration or tombstone."""
+        if record.value is None:
+            self._fleet.forget((record.key or b"").decode())
+        else:
+            self._fleet.register(_decoded(Worker, record))
+        required = self._settings.layout_require_contract
+        self._video.update({m: proof_of(self._fleet.live(m), "", required=required) for m in self._fleet.models()})
+
+    async def take(self, record: Record) -> None:
+        """One resolved request: expanded, refused, or dropped because it was cancelled."""
+        started = self._service.clock.monotonic()
+        resolved = _decoded(MediaResolved, record)
+        try:
+            self._check(resolved)
+            expanded = await self._expand(resolved)
+        except Refused as refused:
+            await refuse(self._service, resolved, refused, stage=STAGE)
+            return
+        seconds = self._service.clock.monotonic() - started
+        LAYOUT_SECONDS.observe(seconds)
+        LAYOUT_VIEWS.labels(expanded.reason.value if expanded.reason else "").inc()
+        timings = {**expanded.timings_ms, STAGE: round(seconds * 1000, 3)}
+        await self._service.sender.send(
+            EXPANDED.name, expanded.model_copy(update={"timings_ms": timings}), key=expanded.key
+        )
+
+    def _check(self, resolved: MediaResolved) -> None:
+        if self._service.cancellations.is_cancelled(resolved.key):
+            raise cancelled()
+        late_ms = self._service.clock.now_ms() - resolved.deadline_ms
+        if late_ms >= 0:
+            raise deadline_exceeded(late_ms)
+
+    async def _expand(self, resolved: MediaResolved) -> Expanded:
+        model, lora = self._fleet.resolve(resolved.model)
+        if model not in self._cards and not self._fleet.serves(model):
+            raise Refused(404, f"The model `{resolved.model}` does not exist.", code="model_not_found")
+        text = await self._body(resolved)
+        live = self._fleet.live(model)
+        block_sizes = sorted({*(worker.block_size for worker in live), *self._settings.block_sizes})
+
+        def work() -> Expanded:
+            """In a thread: everything that takes milliseconds."""
+            layouter = self._cards.get(model)
+            variant = "" if layouter is None else layouter.card.variant
+            proof = proof_of(live, variant, required=self._settings.layout_require_contract)
+            return lay_out(
+                resolved, _parsed(text), layouter, proof, block_sizes, model=model, lora=resolved.lora or lora
+            )
+
+        return await asyncio.to_thread(work)
+
+    async def _body(self, resolved: MediaResolved) -> str | bytes:
+        if resolved.body is not None:
+            return resolved.body
+        if resolved.body_claim is None:
+            raise BadRecord("no_body", f"request {resolved.key} has neither body nor body_claim")
+        try:
+            return await self._blobs.get(resolved.body_claim)
+        except BlobGone as error:
+            raise Refused(410, str(error), type="server_error", code="body_gone") from None
+
+    async def _warm(self) -> None:
+        for model in self._cards.names:
+            await asyncio.to_thread(self._cards.get, model)
+
+    def _unusable(self, model: str, what: str) -> None:
+        self._service.log.error("model folder unusable", model=model, problem=what)
+
+
+def _parsed(text: str | bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(text)
+    except ValueError as error:
+        raise Refused(400, f"the body is not JSON: {error}", code="invalid_request") from None
+    if not isinstance(body, dict):
+        raise Refused(400, f"the body is a {type(body).__name__}, expected an object", code="invalid_request")
+    return body
+
+
+def _decoded(kind: type[M], record: Record) -> M:
+    try:
+        return kind.from_bytes(record.value or b"")
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))[:80]
+        raise BadRecord("invalid_message", f"not a {kind.SCHEMA}: {place}: {first['msg']}") from None
+    except ValueError:
+        raise BadRecord("not_json", f"not a {kind.SCHEMA}: the record is not JSON in UTF-8") from None

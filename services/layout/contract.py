@@ -1,0 +1,88 @@
+"""What the live workers of a model have proven about its layout, and what follows for a request. Pure.
+
+A router that assumes a layout is wrong silently. So text, images and videos are exact only where every live worker's
+agent has proven, by probing its engine, that the engine lays prompts out as the router does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from schemas.media import MediaKind
+from schemas.worker import Contract, ModalityContract, Worker
+from services.kv.reason import Reason
+
+Why = tuple[Reason, str]
+"""Why something is not exact: the reason, and a sentence for people."""
+
+VIDEO_OFF: Why = (Reason.UNSUPPORTED_MEDIA, "videos are routed by the text before them")
+"""This version lays out videos for engines (simulation, recordings) but does not sample them as an engine would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Why text, images and videos of a model are not exact; None for what is proven."""
+
+    text: Why | None = None
+    image: Why | None = None
+    video: Why | None = VIDEO_OFF
+
+    def of(self, kind: MediaKind) -> Why | None:
+        """For a kind of medium; kinds without a contract have their reason elsewhere."""
+        return {MediaKind.IMAGE: self.image, MediaKind.VIDEO: self.video}.get(kind)
+
+
+def proof_of(live: Sequence[Worker], variant: str, *, required: bool = True) -> Proof:
+    """What ``live`` workers of one model prove of layout ``variant``. Without ``required`` the layout is believed."""
+    if not required:
+        return Proof()
+    if not live:
+        nobody = (Reason.CONTRACT_MISSING, "no live worker serves the model")
+        return Proof(nobody, nobody)
+    return Proof(_text(live), _image(live, variant))
+
+
+def _text(live: Sequence[Worker]) -> Why | None:
+    for worker in live:
+        contract = worker.contract
+        if contract is None:
+            return _missing(worker, "text")
+        if not contract.text.proven:
+            return Reason.TEMPLATE_MISMATCH, _unproven(worker, "text", contract.text)
+    return None
+
+
+def _image(live: Sequence[Worker], variant: str) -> Why | None:
+    contracts: list[tuple[Worker, Contract]] = []
+    for worker in live:
+        if worker.contract is None:
+            return _missing(worker, "image")
+        contracts.append((worker, worker.contract))
+    for worker, contract in contracts:
+        if not contract.image.proven:
+            never_asked = not contract.image.variant and not contract.image.detail
+            reason = Reason.CONTRACT_MISSING if never_asked else Reason.CONTRACT_MISMATCH
+            return reason, _unproven(worker, "image", contract.image)
+    variants = sorted({contract.image.variant for _, contract in contracts})
+    if len(variants) > 1:
+        return Reason.WORKERS_DISAGREE, f"workers proved the image layouts {', '.join(variants)}: expected one"
+    if variants != [variant]:
+        return (
+            Reason.CONTRACT_MISMATCH,
+            f"workers proved the image layout {variants[0]}, the model folder's is {variant}",
+        )
+    for worker, contract in contracts:
+        if contract.image.verbatim_identity is False:
+            detail = f"worker {worker.worker_id} does not say an image's identity in its KV events as it was told"
+            return Reason.UNSUPPORTED_ENGINE, detail
+    return None
+
+
+def _missing(worker: Worker, what: str) -> Why:
+    return Reason.CONTRACT_MISSING, f"worker {worker.worker_id} has proven no {what} layout yet"
+
+
+def _unproven(worker: Worker, what: str, contract: ModalityContract) -> str:
+    said = f": {contract.detail}" if contract.detail else ""
+    return f"worker {worker.worker_id} did not prove the {what} layout{said}"[:300]
