@@ -7,6 +7,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 from services.runtime.errors import KvrouteError
 
 _ROW_ORIGINS = (ValueError, OverflowError, TypeError)
+_ROW_STATES = ("22", "23", "54")
+"""SQLSTATE classes: data exception, integrity constraint violation, program limit exceeded."""
 
 
 class NotMigrated(KvrouteError):
@@ -23,7 +25,8 @@ def is_rows_fault(error: BaseException) -> bool:
     if isinstance(error, DataError | IntegrityError):
         return True
     if isinstance(error, DBAPIError):
-        return error.orig is not None and isinstance(error.orig.__cause__, _ROW_ORIGINS)
+        cause = error.orig.__cause__ if error.orig is not None else None
+        return str(getattr(cause, "sqlstate", "")).startswith(_ROW_STATES) or isinstance(cause, _ROW_ORIGINS)
     if isinstance(error, StatementError):
         return isinstance(error.orig, _ROW_ORIGINS)
     return isinstance(error, OverflowError | UnicodeError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, case, null, or_
+from sqlalchemy import ColumnElement, Table, and_, case, false, null, or_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
@@ -30,7 +30,7 @@ def _insert(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
 
 def conflict_updates(merging: Merging, table: Table, excluded: Any) -> dict[str, ColumnElement[Any]]:
     """``merged`` as the SET clause of an upsert: ``table`` is the row that is there, ``excluded`` the new one."""
-    leading = _leads_sql(merging, excluded, table.c)
+    leading = _leads_sql(merging, excluded, table.c) if merging.leading else false()
     updates: dict[str, ColumnElement[Any]] = {}
     for column in table.c:
         if column.name in merging.key:
@@ -38,7 +38,7 @@ def conflict_updates(merging: Merging, table: Table, excluded: Any) -> dict[str,
         old, new = column, excluded[column.name]
         rule = merging.rule(column.name)
         if rule is Rule.LEADING:
-            better = leading
+            better: ColumnElement[bool] = leading
         else:
             better = or_(old.is_(null()), new < old if rule is Rule.SMALLEST else new > old)
         updates[column.name] = case((better, new), else_=old)

@@ -1,0 +1,96 @@
+"""The migrations lead to what the tables say, on both databases, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+
+from services.audit import migrate
+from services.audit.migrate import Migrated
+from services.audit.partitions import is_partition
+from services.audit.tables import metadata
+from services.audit.views import VIEWS
+
+
+def differences(connection: Connection) -> list[object]:
+    options = {
+        "include_name": lambda name, kind, _parents: not (kind == "table" and is_partition(name)),
+        "compare_type": True,
+    }
+    context = MigrationContext.configure(connection, opts=options)
+    return list(compare_metadata(context, metadata))
+
+
+def comments(connection: Connection) -> dict[str, str | None]:
+    return {name: inspect(connection).get_table_comment(name)["text"] for name in metadata.tables}
+
+
+async def test_migrating_makes_exactly_what_the_tables_say(engine):
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_primary_keys_start_with_created_at(engine):
+    async with engine.connect() as connection:
+        for table in metadata.tables.values():
+            made = await connection.run_sync(lambda sync, name=table.name: inspect(sync).get_pk_constraint(name))
+            assert made["constrained_columns"] == [column.name for column in table.primary_key]
+            assert made["constrained_columns"][0] == "created_at"
+
+
+async def test_no_table_refers_to_another(engine):
+    async with engine.connect() as connection:
+        for name in metadata.tables:
+            assert await connection.run_sync(lambda sync, name=name: inspect(sync).get_foreign_keys(name)) == []
+
+
+async def test_postgresql_keeps_the_comments(engine):
+    if engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no comments")
+    async with engine.connect() as connection:
+        assert await connection.run_sync(comments) == {table.name: table.comment for table in metadata.tables.values()}
+
+
+async def test_all_views_are_there_and_answer(engine):
+    async with engine.connect() as connection:
+        for view in VIEWS:
+            assert (await connection.execute(text(f"SELECT * FROM {view.name}"))).all() == []
+            assert (await connection.execute(text(view.example))).all() == []
+
+
+async def test_upgrading_again_does_nothing(empty):
+    assert await migrate.upgrade(empty) == Migrated(None, migrate.head())
+    assert await migrate.upgrade(empty) == Migrated(migrate.head(), migrate.head())
+    assert await migrate.current(empty) == migrate.head()
+
+
+async def test_missing_views_are_made_again(engine):
+    async with engine.begin() as connection:
+        await connection.execute(text("DROP VIEW v_fallbacks"))
+    await migrate.upgrade(engine)
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM v_fallbacks"))).scalar_one() == 0
+
+
+async def test_downgrading_leaves_nothing_and_the_way_up_is_open_again(engine):
+    assert await migrate.downgrade(engine, "base") == Migrated(migrate.head(), None)
+    async with engine.connect() as connection:
+        left = await connection.run_sync(lambda sync: (inspect(sync).get_table_names(), inspect(sync).get_view_names()))
+    assert left == (["alembic_version"], [])
+    assert (await migrate.upgrade(engine)).after == migrate.head()
+
+
+async def test_two_upgrades_at_once_end_well(empty):
+    if empty.dialect.name != "postgresql":
+        pytest.skip("SQLite has one writer")
+    done = await asyncio.gather(migrate.upgrade(empty), migrate.upgrade(empty))
+    assert {result.after for result in done} == {migrate.head()}
+
+
+def test_the_migrations_travel_inside_the_package():
+    assert (migrate.migrations_folder() / "env.py").is_file()
+    assert migrate.head() == "0001"

@@ -1,0 +1,166 @@
+"""What people ask, on both databases: the views, the four lists, and explain."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from schemas.decision import Mode, Outcome
+from schemas.lifecycle import LifecycleEvent
+from services.audit import queries
+from services.audit.explain import UnknownRequest, explain
+from services.audit.moments import moment
+from services.audit.rows import decision_rows, lifecycle_rows
+from services.kv.reason import Reason
+from tests.fakes.audit_records import NOON_MS, candidate, decision, fact, finished, image, record_of
+
+SINCE = moment(NOON_MS - 3_600_000)
+
+
+def decided(*args, **known):
+    message = decision(*args, **known)
+    return decision_rows(message, record_of(message))
+
+
+@pytest.fixture
+async def connection(engine, writer):
+    """Six requests: a hit, one with less than predicted, one on w2, a fallback, a busy one, a refused one."""
+    await writer.write(
+        [
+            lifecycle_rows(fact(LifecycleEvent.ACCEPTED, "hit", attempt=0, after_ms=1, model="qwen3-vl", stream=True)),
+            decided("hit", media=[image(identity=0xA)]),
+            lifecycle_rows(fact(LifecycleEvent.FIRST_TOKEN, "hit", after_ms=100)),
+            lifecycle_rows(finished("hit", cached=48)),
+            decided("less", media=[image(identity=0xA), image(identity=0xB)]),
+            lifecycle_rows(finished("less", cached=16)),
+            decided("other", worker_id="w2", candidates=[candidate("w2", cost=1.0)]),
+            lifecycle_rows(fact(LifecycleEvent.FAILED, "other", after_ms=50, worker_id="w2", code="engine_gone")),
+            decided("fallback", mode=Mode.TEXT_PREFIX, reason=Reason.FETCH_FAILED, exact_tokens=40, model="llava"),
+            decided("busy", outcome=Outcome.ALL_BUSY, worker_id=None, epoch=None, candidates=[]),
+            lifecycle_rows(
+                fact(LifecycleEvent.REFUSED, "refused", attempt=0, after_ms=4, status=400, code="bad_image")
+            ),
+        ]
+    )
+    async with engine.connect() as connection:
+        yield connection
+
+
+async def view(connection, sql):
+    return [dict(row) for row in (await connection.execute(text(sql))).mappings()]
+
+
+async def test_recent_says_what_was_predicted_and_realised(connection):
+    rows = {row.request_id: row for row in await queries.recent(connection, SINCE)}
+    assert set(rows) == {"hit", "less", "other", "fallback", "busy"}
+    assert (rows["hit"].predicted_tokens, rows["hit"].cached_tokens, rows["hit"].status) == (48, 48, "finished")
+    assert rows["hit"].created_at == moment(NOON_MS)
+    assert rows["busy"].worker_id is None
+
+
+async def test_recent_can_be_narrowed(connection):
+    assert len(await queries.recent(connection, SINCE, limit=2)) == 2
+    assert {row.request_id for row in await queries.recent(connection, SINCE, model="llava")} == {"fallback"}
+    assert {row.request_id for row in await queries.recent(connection, SINCE, worker_id="w2")} == {"other"}
+    assert await queries.recent(connection, moment(NOON_MS + 1)) == []
+
+
+async def test_by_worker_gives_shares_of_each_model(connection):
+    rows = {(row.model, row.worker_id): row for row in await queries.by_worker(connection, SINCE)}
+    assert rows["qwen3-vl", "w1"].attempts == 2
+    assert rows["qwen3-vl", "w1"].share == pytest.approx(2 / 3)
+    assert rows["qwen3-vl", "w1"].hit_rate == pytest.approx((48 + 16) / 260)
+    assert rows["qwen3-vl", "w2"].failed == 1
+    assert rows["qwen3-vl", "w2"].hit_rate is None
+
+
+async def test_by_model_counts_modes_and_outcomes(connection):
+    qwen, llava = await queries.by_model(connection, SINCE)
+    assert (qwen.model, qwen.attempts, qwen.routed, qwen.not_routed, qwen.exact) == ("qwen3-vl", 4, 3, 1, 4)
+    assert (llava.text_prefix, llava.finished, llava.hit_rate) == (1, 0, None)
+
+
+async def test_fallbacks_name_the_reason(connection):
+    (row,) = await queries.fallbacks(connection, SINCE)
+    assert (row.model, row.reason, row.attempts, row.exact_tokens) == ("llava", "fetch_failed", 1, 40)
+    assert row.example_request_id == "fallback"
+
+
+async def test_explain_puts_everything_together(connection):
+    (found,) = await explain(connection, "hit")
+    assert found.request["stream"] is True
+    assert [medium["identity"] for medium in found.media] == ["000000000000000a"]
+    (attempt,) = found.attempts
+    assert [row["worker_id"] for row in attempt.candidates] == ["w1", "w2"]
+    assert (attempt.realised_blocks, attempt.token_error) == (3, 0)
+
+
+async def test_explain_knows_requests_that_never_got_a_decision(connection):
+    (found,) = await explain(connection, "refused")
+    assert found.attempts[0].attempt == 0
+    assert found.attempts[0].decision is None
+    assert found.attempts[0].outcome["code"] == "bad_image"
+
+
+async def test_explain_of_an_unknown_request_says_how_to_go_on(connection):
+    with pytest.raises(UnknownRequest, match="kvroute audit recent"):
+        await explain(connection, "nobody")
+    with pytest.raises(UnknownRequest, match="of tenant 'x'"):
+        await explain(connection, "hit", tenant="x")
+
+
+async def test_view_decision_explained_tells_why(connection):
+    rows = {row["request_id"]: row for row in await view(connection, "SELECT * FROM v_decision_explained")}
+    assert rows["hit"]["why"] == "w1 holds 3 of 8 blocks, cost 5.13, next w2 at 8.13"
+    assert rows["other"]["why"].endswith("no other candidate")
+    assert rows["fallback"]["why"].endswith("exact up to token 40 (fetch_failed)")
+    assert rows["busy"]["why"] == "all_busy: none of 0 slots could take it"
+    assert (rows["less"]["realised_blocks"], rows["less"]["token_error"]) == (1, -32)
+
+
+async def test_view_hit_rate_hourly(connection):
+    (row,) = await view(connection, "SELECT * FROM v_hit_rate_hourly")
+    assert str(row["hour"]).startswith("2026-01-01 12:00:00")
+    assert (row["finished"], row["prompt_tokens"], row["cached_tokens"]) == (2, 260, 64)
+    assert float(row["hit_rate"]) == pytest.approx(64 / 260)
+
+
+async def test_view_worker_share(connection):
+    rows = await view(
+        connection, "SELECT worker_id, share FROM v_worker_share WHERE model = 'qwen3-vl' ORDER BY worker_id"
+    )
+    assert [(row["worker_id"], float(row["share"])) for row in rows] == [
+        ("w1", pytest.approx(2 / 3)),
+        ("w2", pytest.approx(1 / 3)),
+    ]
+
+
+async def test_view_media_reuse(connection):
+    rows = await view(connection, "SELECT identity, requests, workers FROM v_media_reuse ORDER BY identity")
+    assert [(row["identity"][-1], row["requests"], row["workers"]) for row in rows] == [("a", 2, 1), ("b", 1, 1)]
+
+
+async def test_view_mispredicted(connection):
+    (row,) = await view(connection, "SELECT * FROM v_mispredicted")
+    assert (row["request_id"], row["predicted"], row["token_error"], row["prefix_in_flight"]) == (
+        "less",
+        "over",
+        -32,
+        0,
+    )
+
+
+async def test_view_fallbacks(connection):
+    (row,) = await view(connection, "SELECT * FROM v_fallbacks")
+    assert (row["model"], row["mode"], row["reason"], row["attempts"]) == ("llava", "text_prefix", "fetch_failed", 1)
+
+
+async def test_two_requests_of_one_id_are_explained_newest_first(connection, writer):
+    later = NOON_MS + 7_200_000
+    await writer.write([decided("hit", created_at_ms=later)])
+    assert [found.request["created_at"] for found in await explain(connection, "hit")] == [
+        moment(later),
+        moment(later) - timedelta(hours=2),
+    ]
