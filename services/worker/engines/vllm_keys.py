@@ -22,7 +22,6 @@ from typing import Any
 from services.kv.identity import is_ours, parse_engine_uuid
 from services.worker.engines.events import Cause, Keys
 
-
 _Parsed = tuple[tuple[int, ...], str | None]
 """Identities of a block's media, and the salt if it stands here."""
 
