@@ -14,9 +14,10 @@ from services.engine_sim.timing import Timing
 class SimConfig:
     """Options of one engine. Ports that are 0 are chosen when it starts.
 
-    Rank r publishes on ``zmq_port + r`` and replays on ``zmq_port + data_parallel_size + r``. ``events_endpoint`` and
-    ``replay_endpoint`` name rank 0's instead (vLLM's rule: an events endpoint with ``*`` binds, any other connects). ``num_blocks`` is per rank and counts
-    the null block. ``output_tokens`` is what the model says when a request sets no limit.
+    Rank r publishes on ``zmq_port + r`` and replays on ``zmq_port + data_parallel_size + r``; ``events_endpoint`` and
+    ``replay_endpoint`` name rank 0's instead (vLLM's rule: an events endpoint with ``*`` binds, any other connects).
+    ``num_blocks`` is per rank and counts the null block. ``output_tokens`` is what the model says when a request sets
+    no limit.
     """
 
     model: Path

@@ -1,19 +1,20 @@
 """Recordings of a running vLLM 0.32 and how to compare with them: everything but hash values and times.
 
-Hashes, and identifiers of media nobody named, are opaque: each side's own are renamed in order of first appearance,
-so that equal means the same ones at the same places.
+Hashes, and identifiers of media that nobody named (64 hexadecimal digits), are opaque: each side's own are renamed in
+order of first appearance, so that equal means the same ones at the same places.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm_events"
+_UNNAMED = re.compile(r"[0-9a-f]{64}")
 
 
 def recording(name: str) -> dict[str, Any]:
@@ -28,8 +29,7 @@ def payloads(case: dict[str, Any]) -> list[bytes]:
 class Renamed:
     """One side's events with its opaque names replaced by their order of appearance."""
 
-    def __init__(self, named: Iterable[str] = ()) -> None:
-        self._named = frozenset(named)
+    def __init__(self) -> None:
         self._hashes: dict[Any, int] = {}
         self._identifiers: dict[str, str] = {}
 
@@ -39,10 +39,12 @@ class Renamed:
         return [self._event(event) for event in events], rank
 
     def identifier(self, found: str) -> str:
-        """An identifier somebody gave stays as it is."""
-        if found in self._named:
-            return found
-        return self._identifiers.setdefault(found, f"medium {len(self._identifiers)}")
+        """An identifier that somebody gave stays as it is."""
+        return self._identifiers.setdefault(found, f"medium {len(self._identifiers)}") if _unnamed(found) else found
+
+    def original(self, renamed: str) -> str:
+        """This side's identifier behind a new name."""
+        return next((found for found, name in self._identifiers.items() if name == renamed), renamed)
 
     def _hash(self, found: Any) -> int | None:
         return None if found is None else self._hashes.setdefault(found, len(self._hashes))
@@ -59,3 +61,7 @@ class Renamed:
 
     def _keys(self, keys: list[Any] | None) -> list[Any] | None:
         return None if keys is None else [[self.identifier(k[0]), k[1]] if isinstance(k, list) else k for k in keys]
+
+
+def _unnamed(identifier: str) -> bool:
+    return _UNNAMED.fullmatch(identifier) is not None

@@ -21,7 +21,9 @@ def hashes(request: EngineRequest, *, form: HashForm = "int", seed: int = 0) -> 
     return request.block_hashes
 
 
-def of(*token_ids: int, media: tuple[MediaSpan, ...] = (), salt: str | None = None, lora: str | None = None) -> EngineRequest:
+def of(
+    *token_ids: int, media: tuple[MediaSpan, ...] = (), salt: str | None = None, lora: str | None = None
+) -> EngineRequest:
     return EngineRequest("r", list(token_ids), 1, media, cache_salt=salt, lora_name=lora)
 
 

@@ -10,7 +10,12 @@ def test_the_full_blocks_of_a_prompt_are_one_event_at_the_root() -> None:
     ((event,),) = run(scheduler(), request(prompt(0, 11)))
     assert isinstance(event, BlockStored)
     assert (event.token_ids, len(event.block_hashes), event.parent_block_hash) == (prompt(0, 8), 2, None)
-    assert (event.block_size, event.medium, event.group_idx, event.kv_cache_spec_kind) == (4, "GPU", 0, "full_attention")
+    assert (event.block_size, event.medium, event.group_idx, event.kv_cache_spec_kind) == (
+        4,
+        "GPU",
+        0,
+        "full_attention",
+    )
 
 
 def test_a_hit_announces_nothing_and_what_follows_it_names_its_last_block_as_parent() -> None:

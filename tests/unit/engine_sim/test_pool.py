@@ -208,4 +208,6 @@ def test_evicting_in_order_keeps_the_cached_set_closed_under_prefixes(
             pool.cache(block, block_hash)
         pool.free(reversed(hit + new))
         cached = pool.cached_hashes
-        assert all(block_hash % 100 == 0 or block_hash - 1 in cached for block_hash in cached if isinstance(block_hash, int))
+        assert all(
+            block_hash % 100 == 0 or block_hash - 1 in cached for block_hash in cached if isinstance(block_hash, int)
+        )

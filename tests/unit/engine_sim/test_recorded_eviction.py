@@ -23,7 +23,7 @@ IMAGE_PAD = 151655
 
 def media_of(token_ids: list[int]) -> list[MediaSpan]:
     pads = token_ids.count(IMAGE_PAD)
-    return [MediaSpan("image", "A", token_ids.index(IMAGE_PAD), pads)] if pads else []
+    return [MediaSpan("image", "a" * 64, token_ids.index(IMAGE_PAD), pads)] if pads else []
 
 
 def replay(engine: Scheduler, case: dict[str, Any], generated: list[int]) -> list[bytes]:
@@ -53,7 +53,11 @@ def test_the_same_batches_in_the_same_order(form: HashForm) -> None:
 
 def test_the_recording_evicts_and_decodes() -> None:
     """Else the comparison would say little."""
-    names = [event["type"] for case in recording("q2vl_evict_cbor_bytes")["cases"] for payload in payloads(case)
-             for event in Renamed().batch(payload)[0]]
+    names = [
+        event["type"]
+        for case in recording("q2vl_evict_cbor_bytes")["cases"]
+        for payload in payloads(case)
+        for event in Renamed().batch(payload)[0]
+    ]
     assert names.count("BlockRemoved") == 37
     assert names.count("BlockStored") == 9

@@ -135,9 +135,7 @@ def test_every_request_ends_with_all_its_tokens_and_every_block_comes_back(
     asked: list[tuple[int, int, int]], num_blocks: int, budget: int, seqs: int
 ) -> None:
     engine = scheduler(num_blocks, budget=budget, seqs=seqs)
-    requests = [
-        request([kind] * length, str(index), max_tokens=out) for index, (kind, length, out) in enumerate(asked)
-    ]
+    requests = [request([kind] * length, str(index), max_tokens=out) for index, (kind, length, out) in enumerate(asked)]
     run(engine, *requests, limit=5000)
     assert [each.output_tokens for each in requests] == [out for _, _, out in asked]
     assert engine.cache.pool.free_count == num_blocks - 1
