@@ -69,12 +69,12 @@ class FencedResolver(AbstractResolver):
 
     async def _look_up(self, host: str) -> tuple[float, list[str] | None]:
         loop = asyncio.get_running_loop()
+        found: list[str] | None
         try:
             found = await loop.run_in_executor(self._threads, _getaddrinfo, host)
         except OSError:
-            answer = (self._clock.monotonic() + _BAD_SECONDS, None)
-        else:
-            answer = (self._clock.monotonic() + _GOOD_SECONDS, found)
+            found = None
+        answer = (self._clock.monotonic() + (_GOOD_SECONDS if found else _BAD_SECONDS), found or None)
         self._answers[host] = answer
         self._answers.move_to_end(host)
         while len(self._answers) > _CACHED_NAMES:

@@ -19,7 +19,7 @@ from PIL import ExifTags, Image
 from services.kv.reason import Reason
 from services.media.unusable import Unusable
 
-FORMATS = ("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 """What is opened at all; Pillow's other readers (some start programs) never see a user's bytes."""
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -121,7 +121,7 @@ def oriented(image: Image.Image) -> tuple[int, int]:
 def _open(data: bytes) -> ImageSize:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.format in ("JPEG", "MPO") and not image.tile:  # type: ignore[attr-defined] # of ImageFile
+            if image.format in ("JPEG", "MPO") and not image.tile:
                 raise Unusable(Reason.DECODE_FAILED, "the JPEG ends before its image data")
             height, width = oriented(image)
             return ImageSize(height, width, image.format or "")

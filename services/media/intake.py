@@ -55,6 +55,11 @@ def read_request(record: Record) -> Request:
     if not isinstance(value, dict):
         bad = BadRecord("not_an_object", f"the record is a JSON {_kind(value)}, expected an object with a body")
         raise Unreadable(bad, None)
+    if "body" not in value and "body_claim" not in value:
+        raise Unreadable(
+            BadRecord("invalid_message", "the record has no body, expected the OpenAI request under body"),
+            _recover(value, record),
+        )
     try:
         return Request.model_validate(value)
     except ValidationError as error:

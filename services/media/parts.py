@@ -72,10 +72,7 @@ def find_media(body: dict[str, Any], *, trust_uuid: bool, max_items: int) -> lis
             if medium is not None:
                 found.append(medium)
         if len(found) > max_items:
-            raise Refused(
-                400, f"the request has more than {max_items} media, the limit is KVROUTE_MEDIA_MAX_ITEMS",
-                code="too_many_media",
-            )  # fmt: skip
+            raise Refused(400, f"the request has more than {max_items} media", code="too_many_media")
     return found
 
 

@@ -39,8 +39,10 @@ def decode_image(data: bytes, max_pixels: int) -> Decoded:
     check_pixels(size, max_pixels)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            # Pillow keeps the upper 8 of 16 bits of RGB samples: then only the file itself has them all.
+            reduced = ";16" in repr(image.tile) and image.mode in _PLAIN
             image.load()
-            return _hash(ImageOps.exif_transpose(image), size.format)
+            return _hash(ImageOps.exif_transpose(image), size.format, data if reduced else None)
     except Image.DecompressionBombError:
         raise Unusable(Reason.TOO_LARGE, "the image has more pixels than can be decoded safely") from None
     except Exception as error:  # Pillow raises whatever its readers stumble over
@@ -49,21 +51,20 @@ def decode_image(data: bytes, max_pixels: int) -> Decoded:
 
 def is_plain(image: Image.Image) -> bool:
     """Whether the RGB pixels say everything an engine could see."""
-    return image.mode in _PLAIN and "transparency" not in image.info
+    return image.mode in _PLAIN and not image.has_transparency_data
 
 
-def _hash(image: Image.Image, image_format: str) -> Decoded:
+def _hash(image: Image.Image, image_format: str, samples: bytes | None) -> Decoded:
     pixels = image if image.mode == "RGB" else image.convert("RGB")
-    extra = () if is_plain(image) else _what_rgb_loses(image)
+    extra = () if samples is None and is_plain(image) else _what_rgb_loses(image, samples)
     identity = array_identity((image.height, image.width, 3), pixels.tobytes(), extra=extra)
     return Decoded(identity, ImageSize(image.height, image.width, image_format))
 
 
-def _what_rgb_loses(image: Image.Image) -> tuple[bytes, ...]:
-    palette = b""
-    if image.mode in ("P", "PA"):
-        palette = bytes(image.getpalette("RGB") or ())
-    return image.mode.encode(), image.tobytes(), palette, _transparency(image.info.get("transparency"))
+def _what_rgb_loses(image: Image.Image, samples: bytes | None) -> tuple[bytes, ...]:
+    palette = bytes(image.getpalette("RGBA") or ()) if image.mode in ("P", "PA") else b""
+    raw = image.tobytes() if samples is None else samples
+    return image.mode.encode(), raw, palette, _transparency(image.info.get("transparency"))
 
 
 def _transparency(value: object) -> bytes:

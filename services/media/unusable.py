@@ -12,3 +12,10 @@ class Unusable(KvrouteError):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[Unusable], tuple[Reason, str]]:
+        return Unusable, (self.reason, str(self))  # decode processes send it back
+
+    def again(self) -> Unusable:
+        """The same, without the trace of where it came from: for keeping and raising later."""
+        return Unusable(self.reason, str(self))

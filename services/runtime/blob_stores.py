@@ -31,6 +31,12 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def usable(self) -> bool:
+        """Whether the folder is there, or can be made, and takes files."""
+        with suppress(OSError):
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.access(self._root, os.W_OK | os.X_OK)
+
     def write(self, name: str, data: bytes) -> None:
         """Put bytes under a name, at once or not at all: readers never see half a file."""
         path = self._path(name)
@@ -82,6 +88,10 @@ class ObjectStore:
 
     def __init__(self, url: str) -> None:
         self._filesystem, self._root = _open(url)
+
+    def usable(self) -> bool:
+        """Not known without asking the store."""
+        return True
 
     def write(self, name: str, data: bytes) -> None:
         """Put bytes under a name; object stores show an object only when it is whole."""

@@ -1,7 +1,7 @@
 """Claim checks: bytes too large for a record are kept by their content hash, and the record carries a claim.
 
 The name is the 128-bit BLAKE2b of the bytes: whoever names a blob has seen its content, and nobody can put other
-bytes under a name that is in use (docs/decisions/claim-checks.md says why this is not XXH3). Two stores: a directory
+bytes under a name that is in use (docs/decisions/0015-claim-checks.md says why this is not XXH3). Two stores: a directory
 of one host, and any object store through fsspec (extra ``s3``).
 """
 
@@ -33,6 +33,10 @@ class BlobStore(Protocol):
     """Where named bytes lie. Blocking: Blobs calls it in threads. Names are 32 hexadecimal digits."""
 
     host_only: bool
+
+    def usable(self) -> bool:
+        """Whether writing can work, as far as can be told without trying the network."""
+        ...
 
     def write(self, name: str, data: bytes) -> None:
         """Put bytes under a name, at once or not at all."""
@@ -75,6 +79,10 @@ class Blobs:
     def description(self) -> str:
         """For readiness: whether other hosts can read what this one puts."""
         return "blobs (a directory: this host only)" if self._store.host_only else "blobs (object store)"
+
+    def usable(self) -> bool:
+        """Whether bytes can be put there now, as far as can be told without trying the network."""
+        return self._store.usable()
 
     async def put(self, data: bytes, content_type: str = "") -> Claim:
         """Keep bytes for at least the time to live and return their claim. Raises Transient when the store fails."""

@@ -1,0 +1,86 @@
+"""The media stage, wired: ``requests`` in, ``media-resolved`` out."""
+
+from __future__ import annotations
+
+import aiohttp
+
+from services.media.connect import FencedResolver, open_session, rules_of
+from services.media.decoding import Decoding
+from services.media.fetch import Fetcher
+from services.media.identify import Identifier
+from services.media.memory import MemoryBudget
+from services.media.resolve import Resolution
+from services.media.sizes import RememberedSizes
+from services.media.stage import MediaStage
+from services.runtime.blobs import Blobs
+from services.runtime.bus import Record
+from services.runtime.metrics import MEDIA_HELD_BYTES
+from services.runtime.service import Service
+from services.runtime.settings import Settings
+from services.runtime.topics import REQUESTS
+
+GROUP = "media"
+_SWEEP_SECONDS = 600.0
+
+
+class MediaApp:
+    """Holds what lives as long as the stage: the HTTP client, decode workers, caches."""
+
+    def __init__(self, settings: Settings, service: Service) -> None:
+        self._settings = settings
+        self._service = service
+        self._rules = rules_of(settings)
+        self._budget = MemoryBudget(settings.media_memory_bytes)
+        self.blobs = Blobs.of(settings, clock=service.clock)
+        self._decoding = Decoding(settings.media_decode_processes)
+        self._stage: MediaStage | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._resolver: FencedResolver | None = None
+        self._identifier: Identifier | None = None
+        MEDIA_HELD_BYTES.set_function(lambda: self._budget.held)
+
+    async def start(self) -> None:
+        """Open the HTTP client and put the parts together."""
+        settings, clock = self._settings, self._service.clock
+        self._resolver = FencedResolver(self._rules, clock)
+        self._session = open_session(settings, self._resolver)
+        fetcher = Fetcher(self._session, self._resolver, self._rules, settings, self._budget)
+        sizes = RememberedSizes(
+            fetcher.size, clock, entries=settings.media_size_cache, seconds=settings.media_size_cache_seconds
+        )
+        self._identifier = Identifier(fetcher, sizes, self.blobs, self._decoding.decode, self._budget, settings)
+        self._stage = MediaStage(self._service, Resolution(self._identifier, self.blobs, settings))
+        self._service.log.info("media stage ready", identity=settings.identity, claims=self.blobs.description)
+
+    async def handle(self, record: Record) -> None:
+        """Take one record of ``requests``."""
+        assert self._stage is not None, "records are taken after start()"
+        await self._stage.handle(record)
+
+    async def sweep(self) -> None:
+        """Remove expired claims."""
+        removed = await self.blobs.sweep()
+        if removed:
+            self._service.log.info("expired claims removed", count=removed)
+
+    async def stop(self) -> None:
+        """Give up fetches, close the client and the decode workers."""
+        if self._identifier is not None:
+            await self._identifier.close()
+        if self._session is not None:
+            await self._session.close()
+        if self._resolver is not None:
+            await self._resolver.close()
+        self._decoding.close()
+
+
+def build(settings: Settings, service: Service) -> MediaApp:
+    """Register the stage on its service."""
+    app = MediaApp(settings, service)
+    service.follow_control()
+    service.on_start(app.start)
+    service.on_stop(app.stop)
+    service.consume(REQUESTS, app.handle, group=GROUP)
+    service.every(_SWEEP_SECONDS, app.sweep, name="sweep_claims")
+    service.ready_when(app.blobs.description, app.blobs.usable)
+    return app

@@ -1,0 +1,80 @@
+"""What was learnt of one medium, before scope. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from schemas.media import IdentitySource, MediaItem
+from schemas.request import Claim
+from services.kv.identity import scoped, url_identity
+from services.kv.reason import Reason
+from services.media.data_uri import is_data_uri
+from services.media.header import ImageSize
+from services.media.parts import Found
+
+_PATH_LIMIT = 1024
+_DETAIL_LIMIT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Identity, size, and the bytes if they travel: by claim, or as ``url`` in the body's place."""
+
+    identity: int | None = None
+    source: IdentitySource = IdentitySource.NONE
+    size: ImageSize | None = None
+    size_bytes: int | None = None
+    claim: Claim | None = None
+    url: str | None = None
+    reason: Reason | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Within which an identity counts."""
+
+    tenant: str = ""
+    salt: str | None = None
+    key: bytes | None = None
+
+
+def item_of(found: Found, seen: Seen, scope: Scope) -> MediaItem:
+    """The item as later stages get it: identity scoped, forwarded only when nothing speaks against exactness."""
+    identity = None if seen.identity is None else scoped(seen.identity, scope.tenant, scope.salt, scope.key)
+    reason, detail = (found.reason, found.detail) if found.reason is not None else (seen.reason, seen.detail)
+    # A uuid without data is all the engine gets: it must travel even though nothing is known of its size.
+    named_only = found.url is None and seen.source is IdentitySource.CLIENT
+    host, path = _place(found.url)
+    return MediaItem(
+        kind=found.kind,
+        message=found.message,
+        part=found.part,
+        identity=identity,
+        source=seen.source,
+        forward=identity is not None and (reason is None or named_only),
+        width=seen.size.width if seen.size else None,
+        height=seen.size.height if seen.size else None,
+        format=seen.size.format if seen.size else None,
+        size_bytes=seen.size_bytes,
+        claim=seen.claim,
+        reason=reason,
+        detail=detail[:_DETAIL_LIMIT] if detail else None,
+        host=host,
+        path=path,
+        url_hash=None if found.url is None else url_identity(found.url),
+    )
+
+
+def _place(url: str | None) -> tuple[str | None, str | None]:
+    """Host and path for the audit: no query, no user info, no payload."""
+    if url is None:
+        return None, None
+    if is_data_uri(url):
+        return None, "data:"
+    try:
+        split = urlsplit(url)
+        return split.hostname, split.path[:_PATH_LIMIT] or None
+    except ValueError:
+        return None, None
