@@ -45,6 +45,14 @@ def histogram(name: str, meaning: str, labels: Sequence[str] = (), buckets: Sequ
     return Histogram(name, meaning, tuple(labels), buckets=tuple(buckets))
 
 
+def topic_label(topic: str) -> str:
+    """A topic as a label value: topics made per worker or gateway share one, so that labels stay few."""
+    for head in ("kvroute.work.", "kvroute.responses."):
+        if topic.startswith(head):
+            return f"{head}{{}}"
+    return topic
+
+
 # Runtime: consuming
 RECORDS_HANDLED = counter(
     "kvroute_records_handled_total", "records a stage handled to their end", ("stage", "topic")
