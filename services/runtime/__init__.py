@@ -1,0 +1,1 @@
+"""What every stage stands on: settings, the bus and its consume discipline, projections, telemetry, brokers."""

@@ -18,6 +18,8 @@ from services.runtime.topics import RECORD_LIMIT_BYTES, TOPICS, Topic
 
 _ALREADY_EXISTS = 36
 _SPREAD_PARTITIONS = 12
+PATIENCE_SECONDS = 15.0
+"""How long a starting stage waits for topics that are being made."""
 _log = get_logger("runtime.admin")
 
 
@@ -87,8 +89,20 @@ class Admin:
 
     async def partitions(self, names: Iterable[str]) -> dict[str, int]:
         """Number of partitions of those of the topics that exist. Raises Transient."""
-        wanted = [self._names.outside(name) for name in names]
-        return {state.name: state.partitions for state in await self._describe(wanted)}
+        wanted = {self._names.outside(name) for name in names}
+        # Asked for a topic by name, the embedded broker makes it: with 4 partitions, whatever the table says.
+        found = await self._describe(sorted(wanted) if self._settings.kafka_profile == "kafka" else None)
+        return {state.name: state.partitions for state in found if self._names.outside(state.name) in wanted}
+
+    async def wait_for(self, names: Iterable[str], seconds: float = PATIENCE_SECONDS) -> dict[str, int]:
+        """Partitions by topic once all exist. Raises Transient when some still don't after ``seconds``."""
+        wanted = set(names)
+        deadline = asyncio.get_running_loop().time() + seconds
+        while missing := wanted - (found := await self.partitions(wanted)).keys():
+            if asyncio.get_running_loop().time() > deadline:
+                raise Transient(f"topics are missing: {', '.join(sorted(missing))}. Run `kvroute topics create`")
+            await asyncio.sleep(0.1)
+        return found
 
     async def exists(self, name: str) -> bool:
         """Whether a topic exists. Raises Transient."""
@@ -154,11 +168,7 @@ async def create_topics(settings: Settings) -> list[str]:
     """
     async with Admin(settings) as admin:
         made = await admin.create((topic.name, topic) for topic in TOPICS)
-        names = [topic.name for topic in TOPICS]
-        for _ in range(100):
-            if len(await admin.partitions(names)) == len(names):
-                break
-            await asyncio.sleep(0.1)
+        await admin.wait_for(topic.name for topic in TOPICS)
         wrong = [state for state in await admin.states() if not state.right]
     for state in wrong:
         _log.warning("topic has other partitions than the table", topic=state.name, found=state.partitions,

@@ -68,6 +68,8 @@ class BrokerProcess:
         """Start the child. Raises BrokerFailed when the program is missing."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("wb") as log:
+            # The kernel's signal comes when the *thread* that started the child ends: start brokers on a thread that
+            # lives as long as the process.
             try:
                 # A session of its own: Ctrl-C goes to us, and we stop the child in order.
                 self._process = subprocess.Popen(
@@ -97,7 +99,8 @@ class BrokerProcess:
                 _, writer = await asyncio.open_connection(_LOOPBACK, port)
             except OSError:
                 if loop.time() > deadline:
-                    raise BrokerFailed(f"{self.name} does not listen on {port} after {seconds:.0f} s. {self.tail()}") from None
+                    found = f"{self.name} does not listen on {port} after {seconds:.0f} s"
+                    raise BrokerFailed(f"{found}. {self.tail()}") from None
                 await asyncio.sleep(0.01)
             else:
                 writer.close()

@@ -102,8 +102,8 @@ def admin_options(settings: Settings) -> dict[str, Any]:
 def _sasl(settings: Settings) -> dict[str, Any]:
     if not settings.kafka_sasl_username or settings.kafka_sasl_password is None:
         raise ConfigError(
-            f"KVROUTE_KAFKA_SECURITY_PROTOCOL is {settings.kafka_security_protocol} but user name or password is missing: "
-            "set KVROUTE_KAFKA_SASL_USERNAME and KVROUTE_KAFKA_SASL_PASSWORD"
+            f"KVROUTE_KAFKA_SECURITY_PROTOCOL is {settings.kafka_security_protocol} but user name or password "
+            "is missing: set KVROUTE_KAFKA_SASL_USERNAME and KVROUTE_KAFKA_SASL_PASSWORD"
         )
     return {
         "sasl_mechanism": settings.kafka_sasl_mechanism or "PLAIN",

@@ -11,7 +11,8 @@ from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLS
 from services.runtime.connection import client_options
 from services.runtime.settings import Settings
 
-_logger = logging.getLogger("faststream.kvroute")
+_logger = logging.getLogger("kvroute.faststream")
+_logger.addFilter(lambda record: "Auto create topics is disabled" not in record.getMessage())
 _GRACE_SECONDS = 5.0
 
 

@@ -102,7 +102,7 @@ class Intake:
 
     async def revoked(self, partitions: frozenset[int], wait: float) -> None:
         """Partitions are being lost: let what runs finish for up to ``wait`` seconds, commit, drop the rest."""
-        lanes = [lane for partition in partitions if (lane := self._lanes.get(partition)) is not None]
+        lanes = [self._lanes[partition] for partition in partitions if partition in self._lanes]
         if not lanes:
             return
         await self._leave(lanes, wait)
@@ -125,8 +125,7 @@ class Intake:
                 self._room.clear()
                 await self._room.wait()
             self.paused = False
-            if not lane.closed and not self._stopping:
-                self._admit(record, lane)
+            self._admit(record, lane)
 
     async def drain(self, wait: float) -> None:
         """Stop taking, let what runs finish for up to ``wait`` seconds, commit, drop the rest."""
@@ -172,7 +171,7 @@ class Intake:
         return self._held < self.most_held and lane.watermark.span < LONGEST_SPAN
 
     def _admit(self, record: Record, lane: Lane) -> None:
-        if not lane.watermark.take(record.offset):
+        if lane.closed or self._stopping or not lane.watermark.take(record.offset):
             return
         held = Held(record, lane)
         lane.held[record.offset] = held
@@ -243,15 +242,15 @@ class Intake:
             lane.closed = True
             lane.open.set()
         leaving = frozenset(lane.partition for lane in lanes)
-        for task, partitions in list(self._gates.items()):
+        for gate, partitions in list(self._gates.items()):
             if partitions & leaving:
-                task.cancel()
+                gate.cancel()
         for held in [held for held in self._ready if held.lane.closed]:
             self._ready.remove(held)
             self._abandon(held)
         self._room.set()
         tasks = [held.task for lane in lanes for held in lane.held.values() if held.task is not None]
-        if tasks and wait > 0:
+        if tasks:
             await asyncio.wait(tasks, timeout=wait)
         await self._commit_lanes(lanes)
         for task in tasks:

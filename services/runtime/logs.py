@@ -20,7 +20,7 @@ _QUERY = re.compile(r"([a-z][a-z0-9+.-]*://[^\s?#\"'<>]*)\?[^\s\"'<>]*", re.IGNO
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
 _DATA_URI = re.compile(r"data:([a-z0-9.+/-]{0,60})[;,][^\s\"'<>]*", re.IGNORECASE)
 _LONGEST = 4096
-_NOISY = ("aiokafka", "faststream", "aiohttp.access", "asyncio", "PIL", "alembic", "sqlalchemy")
+_NOISY = ("aiokafka", "kvroute.faststream", "aiohttp.access", "asyncio", "PIL", "alembic", "sqlalchemy")
 
 
 def redact(text: str) -> str:

@@ -20,7 +20,7 @@ _BEYOND = 1 << 62
 _PATIENCE_SECONDS = 10.0
 
 
-def to_record(raw: ConsumerRecord, names: TopicNames) -> Record:  # type: ignore[type-arg]
+def to_record(raw: ConsumerRecord, names: TopicNames) -> Record:
     """A broker's record as stages see it."""
     return Record(
         names.inside(raw.topic), raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, tuple(raw.headers)
@@ -70,7 +70,10 @@ class Lookup:
         return {tp.partition: int(offset) for tp, offset in found.items()}
 
     async def since(self, topic: str, partitions: Iterable[int], since_ms: int) -> dict[int, int]:
-        """First offset with a timestamp from ``since_ms`` on, by partition. The embedded broker can't say: beginning."""
+        """First offset with a timestamp from ``since_ms`` on, by partition. Raises Transient.
+
+        The embedded broker can't say; there it is the beginning.
+        """
         partitions = list(partitions)
         if not self._offsets_are_right:
             return await self.begins(topic, partitions)
@@ -84,7 +87,7 @@ class Lookup:
                 raise Transient(f"offsets of {topic} by time could not be read: {error}") from error
         late = [tp.partition for tp, answer in found.items() if answer is None]
         ends = await self.ends(topic, late) if late else {}
-        return {tp.partition: answer.offset if answer is not None else ends[tp.partition] for tp, answer in found.items()}
+        return ends | {tp.partition: int(answer.offset) for tp, answer in found.items() if answer is not None}
 
     async def read(self, position: Position) -> Record | None:
         """The record at a position, None when it is gone or not there yet. Raises Transient."""
@@ -130,7 +133,7 @@ async def _ends_by_reading(consumer: AIOKafkaConsumer, tps: list[TopicPartition]
             return ends
 
 
-async def _read(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> ConsumerRecord | None:  # type: ignore[type-arg]
+async def _read(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> ConsumerRecord | None:
     consumer.assign([tp])
     consumer.seek(tp, offset)
     try:

@@ -11,7 +11,6 @@ from aiokafka.errors import KafkaError
 
 from services.runtime.admin import Admin
 from services.runtime.connection import consumer_options
-from services.runtime.errors import Transient
 from services.runtime.logs import get_logger
 from services.runtime.lookup import Lookup, to_record
 from services.runtime.metrics import PROJECTION_ERRORS, PROJECTION_LAG, PROJECTION_POSITION
@@ -24,7 +23,6 @@ _MOST_RECORDS = 500
 _SLICE_SECONDS = 0.005
 """Longest time records are applied without letting the event loop do anything else."""
 _LOOK_SECONDS = 1.0
-_PATIENCE_SECONDS = 15.0
 _log = get_logger("runtime.projections")
 
 
@@ -52,9 +50,10 @@ class ProjectionReader:
         lookup = Lookup(self._settings)
         try:
             async with Admin(self._settings) as admin:
-                partitions = await _partitions(admin, {projection.topic.name for projection in projections})
+                counts = await admin.wait_for(projection.topic.name for projection in projections)
             for projection in projections:
-                projection.begin(await self._starts(lookup, projection, partitions[projection.topic.name]))
+                partitions = range(counts[projection.topic.name])
+                projection.begin(await self._starts(lookup, projection, partitions))
         finally:
             await lookup.stop()
         await self._change([*self._projections, *projections])
@@ -86,10 +85,11 @@ class ProjectionReader:
             wanted = projection.offsets()
             given = {partition: wanted.get(partition, AT_BEGINNING) for partition in partitions}
             if AT_END in given.values():
-                given = given | {p: end for p, end in (await lookup.ends(topic, partitions)).items() if given[p] == AT_END}
+                ends = await lookup.ends(topic, partitions)
+                given |= {partition: ends[partition] for partition, offset in given.items() if offset == AT_END}
             if AT_BEGINNING in given.values():
                 begins = await lookup.begins(topic, partitions)
-                given = given | {p: begin for p, begin in begins.items() if given[p] == AT_BEGINNING}
+                given |= {partition: begins[partition] for partition, offset in given.items() if offset == AT_BEGINNING}
             return given
         if projection.start is Start.END:
             return await lookup.ends(topic, partitions)
@@ -140,7 +140,7 @@ class ProjectionReader:
             consumer.seek(tp, min(projection.positions[tp.partition] for projection in projections))
         return readers
 
-    async def _apply(self, records: list[ConsumerRecord], projections: list[Projection]) -> None:  # type: ignore[type-arg]
+    async def _apply(self, records: list[ConsumerRecord], projections: list[Projection]) -> None:
         loop = asyncio.get_running_loop()
         since = loop.time()
         for raw in records:
@@ -180,16 +180,3 @@ class ProjectionReader:
     @property
     def _all_caught_up(self) -> bool:
         return all(projection.caught_up for projection in self._projections)
-
-
-async def _partitions(admin: Admin, topics: set[str]) -> dict[str, range]:
-    """Partitions of topics, waiting a little for topics that were just made."""
-    deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
-    while True:
-        found = await admin.partitions(topics)
-        missing = topics - found.keys()
-        if not missing:
-            return {topic: range(count) for topic, count in found.items()}
-        if asyncio.get_running_loop().time() > deadline:
-            raise Transient(f"topics {sorted(missing)} do not exist: run `kvroute topics create`")
-        await asyncio.sleep(0.1)

@@ -21,15 +21,16 @@ from services.runtime.admin import Admin
 from services.runtime.connection import producer_options
 from services.runtime.errors import BadRecord, Transient
 from services.runtime.logs import get_logger
-from services.runtime.metrics import RECORDS_SENT, SEND_FAILURES
+from services.runtime.metrics import RECORDS_SENT, SEND_FAILURES, topic_label
 from services.runtime.names import TopicNames
 from services.runtime.settings import Settings
-from services.runtime.topics import DEAD_LETTER_LIMIT_BYTES, DEAD_LETTERS, PATTERNS, RECORD_LIMIT_BYTES
+from services.runtime.topics import DEAD_LETTER_LIMIT_BYTES, DEAD_LETTERS, RECORD_LIMIT_BYTES
 
 _JSON = (("content-type", b"application/json"),)
 _MISSING_SECONDS = 5.0
 _MISSING_MOST = 10_000
 _REVIVE_SECONDS = 2.0
+_STOP_SECONDS = 5.0
 _log = get_logger("runtime.sender")
 
 
@@ -92,7 +93,12 @@ class KafkaSender:
         return await self._publish(topic, value, key, partition, list((headers or {}).items()))
 
     async def _publish(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int | None, headers: list[tuple[str, bytes]]
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: list[tuple[str, bytes]],
     ) -> Position:
         limit = DEAD_LETTER_LIMIT_BYTES if topic == DEAD_LETTERS.name else RECORD_LIMIT_BYTES
         if value is not None and len(value) > limit:
@@ -108,13 +114,13 @@ class KafkaSender:
             future = await producer.send(outside, value, key=key, partition=partition, headers=headers)
             metadata = await future
         except MessageSizeTooLargeError as error:
-            SEND_FAILURES.labels(self._stage, _label(topic)).inc()
-            raise BadRecord("record_too_large", f"the broker takes no record of this size for {topic}: {error}") from None
+            SEND_FAILURES.labels(self._stage, topic_label(topic)).inc()
+            raise BadRecord("record_too_large", f"too large for the broker's {topic}: {error}") from None
         except KafkaError as error:
-            SEND_FAILURES.labels(self._stage, _label(topic)).inc()
+            SEND_FAILURES.labels(self._stage, topic_label(topic)).inc()
             await self._revive(producer, error)
             raise Transient(f"could not publish to {topic}: {type(error).__name__} {error}") from error
-        RECORDS_SENT.labels(self._stage, _label(topic)).inc()
+        RECORDS_SENT.labels(self._stage, topic_label(topic)).inc()
         return Position(topic=topic, partition=metadata.partition, offset=metadata.offset)
 
     async def _must_exist(self, producer: AIOKafkaProducer, topic: str, outside: str) -> None:
@@ -146,7 +152,8 @@ class KafkaSender:
             return
         async with self._reviving:
             now = time.monotonic()
-            if self._producer is not broken or now - self._revived_at < _REVIVE_SECONDS:
+            replaced = self._producer is not broken
+            if replaced or now - self._revived_at < _REVIVE_SECONDS:
                 return
             self._revived_at = now
             _log.warning("producer is replaced", stage=self._stage, error=f"{type(error).__name__} {error}")
@@ -155,15 +162,6 @@ class KafkaSender:
             except Transient:
                 return
         try:
-            await asyncio.wait_for(broken.stop(), 5)
+            await asyncio.wait_for(broken.stop(), _STOP_SECONDS)
         except (KafkaError, TimeoutError):
             _log.debug("the replaced producer did not stop in order", stage=self._stage)
-
-
-def _label(topic: str) -> str:
-    """The topic as a metric label: topics made per worker or gateway share their pattern's."""
-    for pattern in PATTERNS:
-        head, _, tail = pattern.name.partition("{}")
-        if topic.startswith(head) and topic.endswith(tail):
-            return pattern.name
-    return topic if not topic.startswith("kvroute.responses.") else "kvroute.responses.{}"

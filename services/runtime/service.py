@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -199,8 +198,7 @@ class Service:
         """Make a work or responses topic unless it exists. Raises Transient or ConfigError."""
         async with Admin(self.settings) as admin:
             await admin.create([(name, pattern)])
-            while not await admin.exists(name):
-                await asyncio.sleep(0.05)
+            await admin.wait_for([name])
 
     # Living
 
@@ -209,6 +207,7 @@ class Service:
         if self._health is not None:
             await self._health.start()
         await self._kafka_sender.start()
+        await self._wait_for_topics()
         await self._start_projections()
         for hook in self._starting:
             await hook()
@@ -351,15 +350,19 @@ class Service:
             on_revoked=on_revoked,
         )
 
+    async def _wait_for_topics(self) -> None:
+        names = [subscription.topic.name for subscription in self._subscriptions]
+        names += [reader.topic for reader in self._assigned]
+        async with Admin(self.settings) as admin:
+            await admin.wait_for(names)
+
     async def _start_projections(self) -> None:
         first = [projection for projection in self.projections if projection.offsets is None]
         later = [projection for projection in self.projections if projection.offsets is not None]
         for group in (first, later):
             if group:
                 await self._reader.add(group)
-                caught_up = asyncio.gather(*(projection.wait_caught_up() for projection in group))
-                with contextlib.suppress(asyncio.CancelledError):
-                    await caught_up
+                await asyncio.gather(*(projection.wait_caught_up() for projection in group))
 
     @property
     def subscriptions(self) -> list[Subscription]:

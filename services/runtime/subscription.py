@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 _HOURS_MS = 12 * 3600 * 1000
 """FastStream sleeps this long only after a poll that brought nothing, and a poll wakes on data: so it never does."""
 _MOST_RECORDS = 500
+_COMMIT_SECONDS = 10.0
+"""aiokafka repeats a commit for as long as the coordinator is away; a rebalance must not wait for that."""
 
-Raw = tuple[ConsumerRecord, ...]  # type: ignore[type-arg]
+Raw = tuple[ConsumerRecord, ...]
 
 
 class Subscription:
@@ -96,7 +99,8 @@ class Subscription:
         consumer = self.consumer
         if consumer is None:
             raise RuntimeError(f"{self.topic.name}: the consumer is gone, {len(offsets)} offsets stay uncommitted")
-        await consumer.commit({TopicPartition(self._outside, partition): offset for partition, offset in offsets.items()})
+        commits = {TopicPartition(self._outside, partition): offset for partition, offset in offsets.items()}
+        await asyncio.wait_for(consumer.commit(commits), _COMMIT_SECONDS)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -11,8 +11,10 @@ from services.runtime.logs import get_logger
 from services.runtime.loop_lag import LoopLag
 
 if TYPE_CHECKING:
+    from services.runtime.assigned import AssignedReader
     from services.runtime.intake import Intake
     from services.runtime.service import Service
+    from services.runtime.subscription import Subscription
 
 COMMIT_SECONDS = 0.2
 STALL_SECONDS = 660.0
@@ -29,17 +31,17 @@ class WitnessOf:
 
     def handled(self, record: Record, seconds: float) -> None:
         """A handler returned."""
-        topic = label(record.topic)
+        topic = metrics.topic_label(record.topic)
         metrics.RECORDS_HANDLED.labels(self._stage, topic).inc()
         metrics.HANDLE_SECONDS.labels(self._stage, topic).observe(seconds)
 
     def retried(self, record: Record, code: str) -> None:
         """A try failed and there will be another."""
-        metrics.RECORDS_RETRIED.labels(self._stage, label(record.topic), code).inc()
+        metrics.RECORDS_RETRIED.labels(self._stage, metrics.topic_label(record.topic), code).inc()
 
     def buried(self, record: Record, code: str) -> None:
         """A dead letter was stored."""
-        metrics.RECORDS_DEAD_LETTERED.labels(self._stage, label(record.topic), code).inc()
+        metrics.RECORDS_DEAD_LETTERED.labels(self._stage, metrics.topic_label(record.topic), code).inc()
 
 
 class Vitals:
@@ -63,8 +65,9 @@ class Vitals:
         """Set the gauges."""
         service = self._service
         now_ms = service.clock.now_ms()
-        for source in [*service.subscriptions, *service.assigned_readers]:
-            topic = label(source.topic if isinstance(source.topic, str) else source.topic.name)
+        sources: list[Subscription | AssignedReader] = [*service.subscriptions, *service.assigned_readers]
+        for source in sources:
+            topic = metrics.topic_label(source.topic if isinstance(source.topic, str) else source.topic.name)
             metrics.RECORDS_IN_FLIGHT.labels(service.name, topic).set(source.intake.in_flight)
             oldest = source.intake.oldest_ms
             age = 0.0 if oldest is None else max(0.0, (now_ms - oldest) / 1000)
@@ -96,10 +99,3 @@ class Vitals:
             return False
         return now - since > STALL_SECONDS
 
-
-def label(topic: str) -> str:
-    """A topic as a metric label: topics made per worker or gateway share one."""
-    for head in ("kvroute.work.", "kvroute.responses."):
-        if topic.startswith(head):
-            return f"{head}{{}}"
-    return topic
