@@ -21,6 +21,7 @@ def generated() -> dict[Path, str]:
         HERE / "messages.md": pages.messages(),
         HERE / "metrics.md": pages.metrics(),
         HERE / "reasons.md": pages.reasons(),
+        HERE / "audit-tables.md": pages.audit_tables(),
     }
 
 

@@ -11,8 +11,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from sqlalchemy import Column
+from sqlalchemy.dialects import postgresql
 
 from schemas.asyncapi import messages as message_types
+from services.audit.tables import metadata
+from services.audit.views import VIEWS
 from services.kv.reason import MEANING, Reason
 from services.runtime import metrics as metrics_module
 from services.runtime import settings as settings_module
@@ -104,6 +108,34 @@ def reasons() -> str:
     rows = [(f"`{reason}`", MEANING[reason].what, MEANING[reason].mend) for reason in Reason]
     lines += _table(("Reason", "What it says", "What to do"), rows)
     return _page(lines)
+
+
+def audit_tables() -> str:
+    """Tables and views of the audit store, column by column."""
+    lines = _head("Audit tables and views", "services/audit/tables.py and views.py")
+    lines += [
+        "The same on SQLite and PostgreSQL. [Audit](audit.md) shows how to use them.",
+        "",
+        "## Views",
+        "",
+        *_table(("View", "Answers", "Try"), [(f"`{v.name}`", v.answers, f"`{v.example}`") for v in VIEWS]),
+        "",
+        "## Tables",
+    ]
+    for table in metadata.sorted_tables:
+        rows = [
+            (f"`{column.name}`", _sql_type(column), "key" if column.primary_key else "", column.comment or "")
+            for column in table.columns
+        ]
+        lines += ["", f"### {table.name}", "", f"{table.comment}.", ""]
+        lines += _table(("Column", "Type", "", "Meaning"), rows)
+    return _page(lines)
+
+
+def _sql_type(column: Column[Any]) -> str:
+    implementation = getattr(column.type, "impl_instance", column.type)
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call] - SQLAlchemy leaves its dialects untyped
+    return str(implementation.compile(dialect=dialect)).lower()
 
 
 def _setting(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
