@@ -134,7 +134,7 @@ def audit_tables() -> str:
 
 def _sql_type(column: Column[Any]) -> str:
     implementation = getattr(column.type, "impl_instance", column.type)
-    dialect = postgresql.dialect()  # type: ignore[no-untyped-call] - SQLAlchemy leaves its dialects untyped
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     return str(implementation.compile(dialect=dialect)).lower()
 
 
