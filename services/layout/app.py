@@ -12,7 +12,6 @@ from schemas.expanded import Expanded
 from schemas.media import MediaResolved
 from schemas.worker import Worker
 from services.layout.cards import Cards
-from services.layout.contract import proof_of
 from services.layout.fleet import Fleet
 from services.layout.lay_out import lay_out
 from services.layout.routing_events import VideoRouting
@@ -48,7 +47,7 @@ class Layout:
         self._service = service
         self._cards = cards or Cards.of(settings, on_problem=self._unusable)
         self._blobs = blobs or Blobs.of(settings)
-        self._fleet = Fleet()
+        self._fleet = Fleet(require_contract=settings.layout_require_contract)
         self._video = VideoRouting(service.log)
 
     async def begin(self) -> None:
@@ -58,11 +57,11 @@ class Layout:
     def take_worker(self, record: Record) -> None:
         """One registration or tombstone."""
         if record.value is None:
-            self._fleet.forget((record.key or b"").decode())
+            changed = self._fleet.forget((record.key or b"").decode())
         else:
-            self._fleet.register(_decoded(Worker, record))
-        required = self._settings.layout_require_contract
-        self._video.update({m: proof_of(self._fleet.live(m), "", required=required) for m in self._fleet.models()})
+            changed = self._fleet.register(_decoded(Worker, record))
+        for model in changed:
+            self._video.note(model, self._fleet.proof(model, "") if self._fleet.serves(model) else None)
 
     async def take(self, record: Record) -> None:
         """One resolved request: expanded, refused, or dropped because it was cancelled."""
@@ -94,14 +93,13 @@ class Layout:
         if model not in self._cards and not self._fleet.serves(model):
             raise Refused(404, f"The model `{resolved.model}` does not exist.", code="model_not_found")
         text = await self._body(resolved)
-        live = self._fleet.live(model)
-        block_sizes = sorted({*(worker.block_size for worker in live), *self._settings.block_sizes})
+        block_sizes = sorted({*self._fleet.block_sizes(model), *self._settings.block_sizes})
 
         def work() -> Expanded:
             """In a thread: everything that takes milliseconds."""
             layouter = self._cards.get(model)
             variant = "" if layouter is None else layouter.card.variant
-            proof = proof_of(live, variant, required=self._settings.layout_require_contract)
+            proof = self._fleet.proof(model, variant)
             return lay_out(
                 resolved, _parsed(text), layouter, proof, block_sizes, model=model, lora=resolved.lora or lora
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from services.layout.contract import Proof
@@ -23,16 +22,16 @@ class VideoRouting:
         self._log = log
         self._said: dict[str, str | None] = {}
 
-    def update(self, proofs: Mapping[str, Proof]) -> None:
-        """Say ``exact video routing enabled`` or ``disabled`` of each model of which that, or the reason, changed."""
-        for model, proof in proofs.items():
-            reason = None if proof.video is None else proof.video[0].value
-            if model in self._said and self._said[model] == reason:
-                continue
-            if proof.video is None:
-                self._log.info("exact video routing enabled", model=model)
-            else:
-                self._log.info("exact video routing disabled", model=model, reason=reason, detail=proof.video[1])
-            self._said[model] = reason
-        for gone in self._said.keys() - proofs.keys():
-            del self._said[gone]
+    def note(self, model: str, proof: Proof | None) -> None:
+        """Say ``exact video routing enabled`` or ``disabled`` if that, or the reason, changed; None: the model left."""
+        if proof is None:
+            self._said.pop(model, None)
+            return
+        reason = None if proof.video is None else proof.video[0].value
+        if model in self._said and self._said[model] == reason:
+            return
+        self._said[model] = reason
+        if proof.video is None:
+            self._log.info("exact video routing enabled", model=model)
+        else:
+            self._log.info("exact video routing disabled", model=model, reason=reason, detail=proof.video[1])
