@@ -20,9 +20,9 @@ $(STAMP): pyproject.toml uv.lock .ci/venv
 	@touch $@
 
 demo: $(STAMP) ## six requests with images through the whole pipeline, as a table; exit code 0 only if all went right
-	@$(BIN)/kvroute demo $(ARGS)
+	@$(BIN)/kvroute demo --table $(ARGS)
 
-up: $(STAMP) ## everything in one process with an embedded broker and SQLite; ARGS="--workers 3"
+up: $(STAMP) ## everything in one process with an embedded broker and SQLite; ARGS="--engines 3"
 	@$(BIN)/kvroute up $(ARGS)
 
 test: $(STAMP) ## unit, contract, integration, end to end; KAFKA_HOME=... adds Apache Kafka; ARGS="-k router"

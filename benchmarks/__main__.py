@@ -9,13 +9,14 @@ from pathlib import Path
 
 import click
 
-from benchmarks import hashing, index
+from benchmarks import hashing, index, pipeline
 from benchmarks.measure import Row
 from benchmarks.report import console, machine, table
 
 SUITES: dict[str, tuple[str, Callable[[], Iterable[Row]]]] = {
     "hashing": ("Hashing prompts into block addresses (block size 16)", hashing.rows),
     "index": ("Router index", index.rows),
+    "pipeline": ("The pipeline, 4 simulated engines that take no time", pipeline.rows),
 }
 
 

@@ -56,7 +56,7 @@ class Child:
         pids = [self._process.pid]
         with contextlib.suppress(OSError):
             pids += map(int, Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text().split())
-        return sum(map(_cpu_seconds, pids))
+        return sum(map(cpu_seconds, pids))
 
     async def stop(self, seconds: float = 10) -> None:
         """SIGTERM, and SIGKILL to the group when that is not enough."""
@@ -69,7 +69,8 @@ class Child:
         self._log.close()
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its ended children so far; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

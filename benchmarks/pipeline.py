@@ -1,0 +1,89 @@
+"""The whole pipeline: requests a second and the latency it adds, beside bare hops on the same broker in the same run.
+
+*Added* is what a client waits more than a client of the engine itself: the time through the gateway minus the median
+time of the same kind of request posted to an engine directly. The floor is what five bare hops take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Iterator
+
+from benchmarks.deployment import ENGINES, Deployment
+from benchmarks.hops import floor
+from benchmarks.load import Answer, drive, prompts
+from benchmarks.measure import Row, Spread, quantile
+
+TOKENS = (2048, 8192)
+CONCURRENCY = (1, 16)
+RUNS = 3
+REQUESTS = {1: 60, 16: 400}
+WARM_UP = 64
+BYTES_A_TOKEN = 5.3
+"""Size of a body of ``load.prompts``, by token."""
+
+
+def rows() -> Iterator[Row]:
+    """All rows, after one deployment was started, measured and stopped."""
+    yield from asyncio.run(_measure())
+
+
+async def _measure() -> list[Row]:
+    result: list[Row] = []
+    async with Deployment() as deployment:
+        for tokens in TOKENS:
+            direct = await _direct(deployment, tokens)
+            for concurrency in CONCURRENCY:
+                result += await _case(deployment, tokens, concurrency, direct)
+    return result
+
+
+async def _direct(deployment: Deployment, tokens: int) -> float:
+    """Median seconds of a request posted to an engine itself, without kvroute."""
+    chats = prompts(tokens, 60, seed=1)
+    answers, _ = await drive(deployment.engine_urls[-1], deployment.model, chats, concurrency=1)
+    return statistics.median(answer.seconds for answer in answers[20:])
+
+
+async def _case(deployment: Deployment, tokens: int, concurrency: int, direct: float) -> list[Row]:
+    count = REQUESTS[concurrency]
+    await drive(deployment.gateway_url, deployment.model, prompts(tokens, WARM_UP, seed=2), concurrency)
+    rates, floor_rates = [], []
+    medians, tails, floor_medians, floor_tails = [], [], [], []
+    answers: list[Answer] = []
+    cpu: dict[str, float] = {}
+    for run in range(RUNS):
+        bare = await floor(
+            deployment.settings, record_bytes=int(tokens * BYTES_A_TOKEN), concurrency=concurrency, chains=count
+        )
+        floor_rates.append(bare.per_second)
+        floor_medians.append(quantile(bare.seconds, 0.5) * 1e3)
+        floor_tails.append(quantile(bare.seconds, 0.99) * 1e3)
+        before = deployment.cpu_seconds()
+        chats = list(prompts(tokens, count, seed=100 * tokens + 10 * concurrency + run))
+        answers, spent = await drive(deployment.gateway_url, deployment.model, chats, concurrency)
+        after = deployment.cpu_seconds()
+        rates.append(len(answers) / spent)
+        added = [answer.seconds - direct for answer in answers]
+        medians.append(quantile(added, 0.5) * 1e3)
+        tails.append(quantile(added, 0.99) * 1e3)
+        cpu = {name: (after[name] - before[name]) / len(answers) * 1e3 for name in after}
+    case = f"{tokens:,} tokens, concurrency {concurrency}"
+    hops = f"bare hops, {deployment.broker_name}"
+    about = {
+        "direct_ms": direct * 1e3,
+        "prompt_tokens": statistics.median(answer.prompt_tokens for answer in answers),
+        "cached_share": sum(a.cached_tokens for a in answers) / sum(a.prompt_tokens for a in answers),
+        "engines": float(ENGINES),
+    }
+    return [
+        Row(f"requests, {case}", "1/s", Spread.of(rates), Spread.of(floor_rates), hops, about),
+        Row(f"added p50, {case}", "ms", Spread.of(medians), Spread.of(floor_medians), hops),
+        Row(f"added p99, {case}", "ms", Spread.of(tails), Spread.of(floor_tails), hops),
+        *(
+            Row(f"CPU a request: {name}, {case}", "ms", Spread.of([milliseconds]))
+            for name, milliseconds in cpu.items()
+            if name != "database"
+        ),
+    ]
