@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import aiohttp
 
-WORDS = tuple(
+_TEXT = (
     "time year people way day man thing woman life child world school state family student group country problem hand"
     " part place case week company system program question work government number night point home water room mother"
-    " area money story fact month lot right study book eye job word business issue side kind head house service friend".split()
+    " area money story fact month lot right study book eye job word business issue side kind head house service friend"
 )
+WORDS = tuple(_TEXT.split())
 """Common words: each is one token of a byte-pair vocabulary, with the space before it."""
 
 CONVERSATIONS = 16
