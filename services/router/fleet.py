@@ -28,8 +28,17 @@ class Fleet:
         """``started``: when this reader began to listen; nobody's lease has run out before one lease after that."""
         self._lease_seconds = lease_seconds
         self._started = started
+        self._heard = started
         self.workers: dict[str, Worker] = {}
         self.states: dict[Slot, SlotState] = {}
+
+    def begin(self, now: float) -> None:
+        """Listen as from now: everybody gets a whole lease's time to be heard."""
+        self._started = self._heard = now
+
+    def quiet(self, now: float) -> bool:
+        """Whether nobody at all was heard for half a lease, though somebody should be."""
+        return bool(self.workers) and now - self._heard > self._lease_seconds / 2
 
     def register(self, worker: Worker) -> list[SlotEpoch]:
         """Take a registration; one of an older epoch changes nothing. Returns the lives that ended by it."""
@@ -50,6 +59,7 @@ class Fleet:
     def heartbeat(self, beat: Heartbeat, now: float, *, fresh: bool = True) -> None:
         """Take a heartbeat. One that was there before this reader started is not ``fresh`` and grants no lease."""
         slot = Slot(beat.worker_id, beat.dp_rank)
+        self._heard = now
         known = self.states.get(slot)
         if known is not None and beat.epoch < known.epoch:
             return
@@ -68,6 +78,10 @@ class Fleet:
             if worker.state is not WorkerState.RETIRED:
                 for life in _lives(worker):
                     yield life, worker
+
+    def lives_of(self, model: str) -> list[tuple[SlotEpoch, Worker]]:
+        """Every rank of every worker of a model that is not retired."""
+        return [(life, worker) for life, worker in self.lives() if worker.model == model]
 
     def state(self, life: SlotEpoch) -> SlotState | None:
         """The last heartbeat of exactly this life."""

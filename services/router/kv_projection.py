@@ -92,6 +92,10 @@ class KvProjection:
         if stream is not None and stream.epoch <= epoch:
             self._close(slot)
 
+    def forget(self, slot: Slot) -> None:
+        """Drop the slot's blocks; if records of it come again, they start anew."""
+        self._close(slot)
+
     def snapshot_requests(self, now: float) -> list[SlotEpoch]:
         """Slots whose agents should be asked for a snapshot now."""
         return [SlotEpoch(*slot, s.epoch) for slot, s in self.streams.items() if s.wants_snapshot(now)]

@@ -66,6 +66,14 @@ class Ledger:
         """Open bookings."""
         return len(self._open)
 
+    def holds(self, attempt: Attempt) -> bool:
+        """Whether the attempt is booked at the moment."""
+        return attempt in self._open
+
+    def started(self, attempt: Attempt) -> bool:
+        """Whether the attempt's first token was seen, be it booked or not."""
+        return attempt in self._started
+
     def book(self, attempt: Attempt, booking: Booking) -> None:
         """A decision counts from now on, unless its end is known. For another slot than before, it moves there."""
         if attempt in self._ended:

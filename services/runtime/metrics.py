@@ -135,3 +135,35 @@ LAYOUT_SECONDS = histogram("kvroute_layout_seconds", "time to lay out one reques
 LAYOUT_VIEWS = counter(
     "kvroute_layout_views_total", "requests laid out, by the reason their view is not exact (empty: exact)", ("reason",)
 )
+
+# Router
+ROUTER_DECISIONS = counter(
+    "kvroute_router_decisions_total", "decisions made, by outcome and by how much of the prompt could be matched",
+    ("outcome", "mode"),
+)  # fmt: skip
+ROUTER_DECIDE_SECONDS = histogram(
+    "kvroute_router_decide_seconds", "time to choose a slot: match, cost, choice, record", (),
+    (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+)  # fmt: skip
+ROUTER_PROMPT_BLOCKS = counter("kvroute_router_prompt_blocks_total", "full blocks of prompts that were routed")
+ROUTER_OVERLAP_BLOCKS = counter(
+    "kvroute_router_overlap_blocks_total", "blocks of prompts that the chosen slot was known to hold"
+)
+ROUTER_ATTEMPTS_FAILED = counter(
+    "kvroute_router_attempts_failed_total", "attempts that did not end well, by what the router did next and why",
+    ("step", "cause"),
+)  # fmt: skip
+ROUTER_REPEATED = counter(
+    "kvroute_router_repeated_total", "requests read again after their decision, by what was done", ("done",)
+)
+ROUTER_LOST_DECISIONS = counter(
+    "kvroute_router_lost_decisions_total", "own decisions that another router's came before: cancelled at the worker"
+)
+ROUTER_KV_ADDRESSES = counter("kvroute_router_kv_addresses_total", "addresses in KV event changes", ("op",))
+ROUTER_KV_ANOMALIES = counter(
+    "kvroute_router_kv_anomalies_total", "KV event records that were not as they should be", ("kind",)
+)
+ROUTER_SNAPSHOTS_ASKED = counter("kvroute_router_snapshots_asked_total", "snapshots asked for from agents")
+ROUTER_INDEX_ENTRIES = gauge("kvroute_router_index_entries", "addresses in the index, over all models and tiers")
+ROUTER_UNCERTAIN_SLOTS = gauge("kvroute_router_uncertain_slots", "slots whose index had a gap and no snapshot since")
+ROUTER_REQUESTS_OPEN = gauge("kvroute_router_requests_open", "requests decided and not ended")

@@ -1,0 +1,94 @@
+"""What follows from a decision: work for the agent, or the route for whoever only asked. Pure."""
+
+from __future__ import annotations
+
+from schemas.decision import Decision, Mode
+from schemas.expanded import Expanded
+from schemas.work import Response, Work, WorkMedia
+from services.router.booking import life_of
+from services.router.deciding import forwarded_identity
+
+
+def work_of(expanded: Expanded, decision: Decision) -> Work:
+    """The work for one attempt. Raises ValueError for a decision that found no worker."""
+    life = life_of(decision)
+    if life is None:
+        raise ValueError(f"decision {decision.key}#{decision.attempt} is {decision.outcome}: there is no work")
+    return Work(
+        request_id=expanded.request_id,
+        tenant=expanded.tenant,
+        attempt=decision.attempt,
+        worker_id=life.worker_id,
+        dp_rank=life.dp_rank,
+        epoch=life.epoch,
+        model=expanded.model,
+        lora=expanded.lora,
+        cache_salt=expanded.cache_salt,
+        session_id=expanded.session_id,
+        priority=expanded.priority,
+        stream=expanded.stream,
+        body=expanded.body,
+        body_claim=expanded.body_claim,
+        media=[
+            WorkMedia(
+                kind=medium.kind,
+                message=medium.message,
+                part=medium.part,
+                identity=forwarded_identity(expanded, item),
+                claim=medium.claim,
+            )
+            for item, medium in enumerate(expanded.media)
+        ],
+        reply_to=expanded.reply_to,
+        deadline_ms=expanded.deadline_ms,
+        created_at_ms=expanded.created_at_ms,
+        decided_at_ms=decision.now_ms,
+    )
+
+
+def route_answer(decision: Decision) -> Response:
+    """The one and final piece for a request that only asks where it would go."""
+    return Response(
+        request_id=decision.request_id,
+        tenant=decision.tenant,
+        attempt=decision.attempt,
+        worker_id=decision.worker_id,
+        dp_rank=decision.dp_rank,
+        epoch=decision.epoch,
+        index=0,
+        final=True,
+        route=route_of(decision),
+    )
+
+
+def route_of(decision: Decision) -> dict[str, object]:
+    """A decision as its asker sees it: where, how much is cached there, how sure that is, what else was possible."""
+    return {
+        "worker_id": decision.worker_id,
+        "dp_rank": decision.dp_rank,
+        "epoch": decision.epoch,
+        "model": decision.model,
+        "overlap_blocks": decision.overlap_confirmed,
+        "overlap_predicted": decision.overlap_predicted,
+        "usable_blocks": decision.usable_blocks,
+        "total_blocks": decision.total_blocks,
+        "block_size": decision.block_size,
+        "prompt_tokens": decision.prompt_tokens,
+        "predicted_cached_tokens": decision.predicted_tokens,
+        "exact": decision.mode is Mode.EXACT,
+        "exact_tokens": decision.exact_tokens,
+        "mode": decision.mode.value,
+        "reason": decision.reason.value if decision.reason is not None else None,
+        "policy": decision.policy,
+        "booked": decision.book,
+        "candidates": [
+            {
+                "worker_id": candidate.worker_id,
+                "dp_rank": candidate.dp_rank,
+                "overlap_blocks": candidate.overlap_device + candidate.overlap_host + candidate.overlap_disk,
+                "overlap_predicted": candidate.overlap_predicted,
+                "cost": candidate.cost,
+            }
+            for candidate in decision.candidates
+        ],
+    }

@@ -1,0 +1,74 @@
+"""All slots of a model as they stand for one prompt: fleet, index, predictions and ledger put together. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from schemas.expanded import Expanded
+from schemas.worker import WorkerState
+from services.router.fleet import Fleet
+from services.router.kv_projection import CacheMatch, KvProjection
+from services.router.ledger import Ledger
+from services.router.predicted import Predicted
+from services.router.situation import SlotView
+from services.router.slots import NO_OVERLAP, SlotEpoch
+
+_NOTHING: dict[SlotEpoch, int] = {}
+
+
+class Surroundings:
+    """Everything the router knows, from which the views of a prompt are taken."""
+
+    def __init__(self, fleet: Fleet, kv: KvProjection, predicted: Predicted, ledger: Ledger, *, batch: int) -> None:
+        """``batch``: requests a worker may have beyond its own concurrency, so that it never runs dry."""
+        self.fleet = fleet
+        self.kv = kv
+        self.predicted = predicted
+        self.ledger = ledger
+        self._batch = batch
+
+    def views(self, expanded: Expanded, now: float, now_ms: int) -> list[SlotView]:
+        """The slots that serve the request's model. ``now`` is monotonic seconds, ``now_ms`` wall milliseconds."""
+        self.predicted.expire(now_ms)
+        self.ledger.expire(now_ms)
+        model = expanded.model
+        matches: dict[int, CacheMatch] = {}
+        predicted: dict[int, dict[SlotEpoch, int]] = {}
+        active: dict[int, dict[SlotEpoch, int]] = {}
+        for size, addresses in expanded.addresses.items():
+            matches[size] = self.kv.match(model, size, addresses)
+            predicted[size] = self.predicted.match((model, size), addresses)
+            active[size] = self.ledger.active((model, size), addresses)
+        lives = self.fleet.lives_of(model)
+        loads = {life: self.ledger.load(life) for life, _ in lives}
+        requests: Counter[str] = Counter()
+        for life, load in loads.items():
+            requests[life.worker_id] += load.requests
+        views = []
+        for life, worker in lives:
+            size = worker.block_size
+            state = self.fleet.state(life)
+            load = loads[life]
+            overlap, uncertain = matches[size].of(life) if size in matches else (NO_OVERLAP, False)
+            views.append(
+                SlotView(
+                    life=life,
+                    model=model,
+                    block_size=size,
+                    loras=frozenset(worker.loras),
+                    leased=state is not None and now < state.leased_until,
+                    healthy=state is not None and state.healthy,
+                    live=worker.state is WorkerState.LIVE,
+                    capacity=worker.limits.max_concurrency + self._batch,
+                    worker_requests=requests[life.worker_id],
+                    reported=state.reported if state is not None else {},
+                    overlap=overlap,
+                    overlap_predicted=predicted.get(size, _NOTHING).get(life, 0),
+                    uncertain=uncertain,
+                    active_prefill_tokens=load.prefill_tokens,
+                    active_decode_blocks=load.blocks,
+                    active_requests=load.requests,
+                    active_prefix_blocks=active.get(size, _NOTHING).get(life, 0),
+                )
+            )
+        return views
