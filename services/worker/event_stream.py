@@ -7,7 +7,7 @@ apart by its seq.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ class EventStream:
             if len(frames) >= 2 and len(frames[-2]) == 8:
                 return RawBatch(int.from_bytes(frames[-2], "big"), frames[-1])
 
-    async def replay(self, start: int) -> AsyncIterator[RawBatch]:
+    async def replay(self, start: int) -> AsyncGenerator[RawBatch, None]:
         """What the engine still holds from a seq on. Raises ReplayFailed."""
         endpoint = self.source.replay
         if endpoint is None:

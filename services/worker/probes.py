@@ -6,7 +6,6 @@ every probe of it came out equal, token by token; an engine's error is an outcom
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +17,14 @@ from services.kv.identity import engine_uuid
 from services.layout.shapes import MediaShape
 from services.layout.view import View
 from services.runtime.errors import KvrouteError
+from services.runtime.offload import run_in_thread
 from services.worker.probe_requests import Probe, identity_probe, image_probes, text_probes
 
 EVENT_SECONDS = 5.0
 DETAIL_LIMIT = 1000
 NO_VIDEO = "videos are not probed: they route by the text before them"
+
+InThread = Callable[[Callable[[], View]], Awaitable[View]]
 
 
 class LaysOut(Protocol):
@@ -48,8 +50,12 @@ class Asks(Protocol):
 class Watches(Protocol):
     """What a probe needs of the KV events."""
 
+    def expect(self, identity: int) -> None:
+        """Begin to look out for blocks with this identity."""
+        ...
+
     async def saw(self, identity: int, expected: Sequence[int], seconds: float) -> tuple[bool, bool]:
-        """Wait for blocks with this identity: whether they came, and whether all expected addresses are resident."""
+        """Wait for blocks with it: whether they came, and whether all expected addresses are resident."""
         ...
 
 
@@ -66,7 +72,7 @@ class Subject:
 
 async def prove(
     engine: Asks, layout: LaysOut, subject: Subject, watch: Watches | None, identity: int,
-    *, in_thread: Callable[[Callable[[], View]], Awaitable[View]] = asyncio.to_thread,
+    *, in_thread: InThread = run_in_thread,
 ) -> Contract:
     """Probe text, images and the identity's way back. ``identity`` is fresh: a cached image announces nothing."""
     text = await _modality(engine, layout, text_probes(subject.model), subject.variant, in_thread)
@@ -74,7 +80,7 @@ async def prove(
     if not subject.lays_images:
         image = ModalityContract(detail=f"layout {subject.variant} has no images")
         return Contract(model=subject.model, text=text, image=image, video=video)
-    probes = await asyncio.to_thread(image_probes, subject.model, subject.pixel_bound)
+    probes = await run_in_thread(image_probes, subject.model, subject.pixel_bound)
     image = await _modality(engine, layout, probes, subject.variant, in_thread)
     if image.proven and watch is not None:
         image = await _identity(engine, layout, subject, watch, identity, image, in_thread)
@@ -83,7 +89,7 @@ async def prove(
 
 async def _modality(
     engine: Asks, layout: LaysOut, probes: Sequence[Probe], variant: str,
-    in_thread: Callable[[Callable[[], View]], Awaitable[View]],
+    in_thread: InThread,
 ) -> ModalityContract:  # fmt: skip
     max_pixels: int | None = None
     covered = 0
@@ -107,12 +113,13 @@ async def _modality(
 
 async def _identity(
     engine: Asks, layout: LaysOut, subject: Subject, watch: Watches, identity: int, image: ModalityContract,
-    in_thread: Callable[[Callable[[], View]], Awaitable[View]],
+    in_thread: InThread,
 ) -> ModalityContract:  # fmt: skip
     probe = identity_probe(subject.model, engine_uuid(identity), subject.block_size)
     view = await in_thread(partial(layout.view, probe.body, probe.shapes))
     spans = [Span(span.offset, span.length, identity) for span in view.spans]
     expected = addresses(view.token_ids, subject.block_size, spans)
+    watch.expect(identity)
     try:
         await engine.complete(probe.body)
     except KvrouteError as error:

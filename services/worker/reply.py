@@ -10,13 +10,13 @@ from schemas.work import Response, ResponseError, Work
 from services.runtime.bus import Sender
 from services.runtime.errors import BadRecord, Transient
 from services.runtime.logs import get_logger
+from services.worker.patience import send_patiently
 
 COALESCE_SECONDS = 0.02
 COALESCE_BYTES = 512
 IN_FLIGHT = 64
 """Pieces sent and not acknowledged, at most."""
 
-_RETRIES = 5
 _log = get_logger("worker.reply")
 
 
@@ -123,14 +123,7 @@ class Reply:
         topic = self._work.reply_to
         if topic is None:
             return
-        for attempt in range(_RETRIES):
-            try:
-                await self._sender.send(topic, piece, key=self._work.key)
-                return
-            except Transient:
-                if attempt == _RETRIES - 1:
-                    raise
-                await asyncio.sleep(0.1 * 2**attempt)
+        await send_patiently(self._sender, topic, piece, key=self._work.key)
 
     async def _settled(self) -> None:
         while self._sends:

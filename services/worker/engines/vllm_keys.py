@@ -14,7 +14,7 @@ costs a hit, a wrong one costs a wrong decision.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -50,14 +50,14 @@ class KeyReader:
     """Reads the extra_keys of stored events of one engine.
 
     ``placeholders`` are the model's media placeholder token ids. ``salts`` are the cache salts this agent has sent:
-    a live view. ``salted_in_flight`` is set while such a request may be announcing blocks: an engine of dialect NONE
-    does not say which roots are salted.
+    a live view. ``salted_in_flight`` says whether such a request may be announcing blocks right now: an engine of
+    dialect NONE does not say which roots are salted.
     """
 
     dialect: Dialect = Dialect.PAIRS
     placeholders: frozenset[int] = frozenset()
-    salts: Collection[str] = field(default_factory=frozenset)
-    salted_in_flight: bool = False
+    salts: Container[str] = field(default_factory=frozenset)
+    salted_in_flight: Callable[[], bool] = bool
 
     def read(
         self, extra_keys: Sequence[list[Any] | None] | None, lora: str | None, *, root: bool, token_ids: Sequence[int],
@@ -135,7 +135,7 @@ class KeyReader:
         return tuple(map(parse_engine_uuid, strings[:-1])), last
 
     def _without_keys(self, token_ids: Sequence[int], block_size: int, blocks: int, root: bool) -> Keys:
-        if root and self.salted_in_flight:
+        if root and self.salted_in_flight():
             return Keys(addressable=0, cause=Cause.AMBIGUOUS_KEYS)
         if self.placeholders.isdisjoint(token_ids):
             return Keys()

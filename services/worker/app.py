@@ -1,0 +1,63 @@
+"""Wires the agent: work in, answers, facts, cache changes and heartbeats out."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from typing import Any
+
+from schemas.control import Control
+from services.runtime.blobs import Blobs
+from services.runtime.errors import ConfigError
+from services.runtime.service import Service
+from services.runtime.settings import Settings
+from services.runtime.topics import WORK, WORKERS, work_topic
+from services.worker.agent import Agent
+from services.worker.attempt import Tools
+from services.worker.engine import Engine
+from services.worker.executor import Executor
+
+
+def build(settings: Settings, service: Service, *, randomness: random.Random | None = None) -> Agent:
+    """Register the agent of one engine on a service. Raises ConfigError without a worker id."""
+    worker_id = settings.worker_id
+    if worker_id is None:
+        raise ConfigError(
+            "KVROUTE_WORKER_ID is not set: every agent needs a name of its own, lower-case letters, digits and dashes"
+        )
+    engine = Engine(settings.worker_engine_url)
+    tools = Tools(service.sender, service.clock, engine, Blobs.of(settings, clock=service.clock))
+
+    def spawn(coro: Any, name: str) -> asyncio.Task[None]:
+        return service.spawn(coro, name=name)
+
+    executor = Executor(worker_id, tools, max_concurrency=settings.worker_max_concurrency, spawn=spawn)
+    agent = Agent(worker_id, settings, service, engine, executor, randomness=randomness)
+
+    def heed(order: Control) -> None:
+        waiting = agent.control(order)
+        if waiting is not None:
+            spawn(waiting, "drain")
+
+    async def start() -> None:
+        await engine.__aenter__()
+        topic = work_topic(worker_id)
+        await service.ensure_topic(topic, WORK)
+        # From here on nothing is missed: the epoch is announced later than this offset was noted.
+        end = (await service.highwater(dataclasses.replace(WORK, name=topic), 0)).get(0, 0)
+        service.consume_from(topic, executor.take, offset=end, concurrency=settings.worker_max_concurrency)
+        spawn(agent.run(), "agent")
+
+    async def stop() -> None:
+        await engine.__aexit__()
+
+    service.project(WORKERS, agent.apply_worker)
+    service.follow_control()
+    service.cancellations.on_control(heed)
+    service.every(settings.heartbeat_seconds, agent.beat, name="heartbeat")
+    service.ready_when("engine is not registered", lambda: agent.registered)
+    service.on_start(start)
+    service.on_drain(agent.stop)
+    service.on_stop(stop)
+    return agent

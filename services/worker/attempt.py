@@ -1,0 +1,203 @@
+"""One attempt of one request, from its preparation to its last piece and its last fact."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import dataclass
+from enum import StrEnum
+
+from schemas.lifecycle import Lifecycle
+from schemas.request import Claim
+from schemas.work import ResponseError, Work
+from services.runtime.blobs import BlobGone, Blobs
+from services.runtime.bus import Sender
+from services.runtime.clock import Clock
+from services.runtime.errors import BadRecord, Refused, Transient
+from services.runtime.logs import get_logger
+from services.runtime.offload import run_in_thread
+from services.runtime.refusal import cancelled, deadline_exceeded
+from services.runtime.topics import LIFECYCLE
+from services.worker.engine_body import EngineRequest, build
+from services.worker.facts import Facts
+from services.worker.forward import Outcome, PostsChat, forward
+from services.worker.patience import send_patiently
+from services.worker.reply import Reply
+
+INLINE_BYTES = 256 << 10
+"""Bodies above are built in a thread."""
+
+_log = get_logger("worker.attempt")
+
+
+class End(StrEnum):
+    """Who ended an attempt before the engine did."""
+
+    CLIENT = "client"
+    """The client went away: it gets a final piece, if it still reads."""
+    LOST = "lost"
+    """Another decision won for this attempt: its answer comes from elsewhere, so ours ends without a word."""
+    SHUTDOWN = "shutdown"
+    """The agent stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every attempt of an agent uses."""
+
+    sender: Sender
+    clock: Clock
+    engine: PostsChat
+    blobs: Blobs
+    ranks: int = 1
+
+
+class Attempt:
+    """Runs one work order."""
+
+    def __init__(self, work: Work, tools: Tools) -> None:
+        self.work = work
+        self._tools = tools
+        self._facts = Facts(work)
+        self._reply = Reply(tools.sender, work, asyncio.get_running_loop().call_later)
+        self._output = False
+        self._end: End | None = None
+        self._running: asyncio.Task[Outcome] | None = None
+        self._stated: list[asyncio.Task[None]] = []
+
+    def end(self, by: End) -> None:
+        """End it now: the HTTP stream is closed, and the engine stops computing."""
+        if self._end is None:
+            self._end = by
+            if self._running is not None:
+                self._running.cancel()
+
+    async def run(self) -> None:
+        """Run it to its end. Raises nothing of its own: how it went is stated in lifecycle and in the reply."""
+        late = self._tools.clock.now_ms() - self.work.deadline_ms
+        if self._end is not None:
+            await self._ended(self._end)
+        elif late >= 0:
+            await self._refuse(deadline_exceeded(late))
+        else:
+            await self._run(-late / 1000)
+
+    async def _run(self, seconds: float) -> None:
+        self._running = asyncio.ensure_future(self._forward())
+        try:
+            done, _ = await asyncio.wait([self._running], timeout=seconds)
+            if not done:
+                self._running.cancel()
+                await asyncio.wait([self._running])
+        finally:
+            self._running.cancel()
+        if not done:
+            await self._failed(_error(deadline_exceeded(0)), retryable=False)
+        elif self._running.cancelled():
+            await self._ended(self._end or End.SHUTDOWN)
+        else:
+            await self._conclude(self._running)
+
+    async def _conclude(self, running: asyncio.Task[Outcome]) -> None:
+        problem = running.exception()
+        if problem is None:
+            await self._answer(running.result())
+        elif isinstance(problem, BlobGone | BadRecord):
+            code = problem.code if isinstance(problem, BadRecord) else "blob_gone"
+            error = ResponseError(status=502, type="server_error", message=str(problem)[:500], code=code)
+            await self._failed(error, retryable=False)
+        elif isinstance(problem, Transient):
+            error = ResponseError(status=503, type="server_error", message=str(problem)[:500], code="unavailable")
+            await self._failed(error, retryable=True)
+        else:
+            _log.error("attempt failed", request=self.work.key, attempt=self.work.attempt, exc_info=problem)
+            error = ResponseError(status=500, type="server_error", message="the agent failed", code="agent_error")
+            await self._failed(error, retryable=True)
+
+    async def _answer(self, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            await self._failed(outcome.error, retryable=outcome.retryable)
+            return
+        await self._reply.finish(outcome.text)
+        await self._state(self._facts.finished(self._now(), outcome.usage))
+
+    async def _failed(self, error: ResponseError, *, retryable: bool) -> None:
+        """An error the router may heal elsewhere gets no answer from here."""
+        retryable = retryable and not self._output
+        if retryable:
+            await self._reply.abandon()
+        else:
+            await self._reply.finish(error=error)
+        await self._state(
+            self._facts.failed(self._now(), error, retryable=retryable, before_output=not self._output)
+        )
+
+    async def _ended(self, by: End) -> None:
+        if by is End.LOST:
+            await self._reply.abandon()
+            _log.info("attempt lost to another decision", request=self.work.key, attempt=self.work.attempt)
+        elif by is End.CLIENT:
+            await self._reply.finish(error=_error(cancelled()))
+            await self._state(self._facts.cancelled(self._now(), before_output=not self._output))
+        else:
+            error = ResponseError(status=503, type="server_error", message="the worker stops", code="worker_stopping")
+            await self._failed(error, retryable=True)
+
+    async def _refuse(self, refused: Refused) -> None:
+        await self._reply.finish(error=_error(refused))
+        await self._state(self._facts.refused(self._now(), refused, retryable=False))
+
+    # The engine's side
+
+    async def _forward(self) -> Outcome:
+        return await forward(self._tools.engine, await self._prepare(), self)
+
+    async def first_token(self) -> None:
+        """Output has begun: a fact that waits for nobody."""
+        self._output = True
+        fact = self._facts.first_token(self._now())
+        self._stated.append(asyncio.ensure_future(self._send(fact)))
+
+    async def output(self, text: str) -> None:
+        """A piece of a stream."""
+        self._reply.write(text)
+        await self._reply.room()
+
+    async def _prepare(self) -> EngineRequest:
+        work, blobs = self.work, self._tools.blobs
+        body: str | bytes = work.body or ""
+        if work.body_claim is not None:
+            body = await blobs.get(work.body_claim)
+        claims = {index: medium.claim for index, medium in enumerate(work.media) if medium.claim is not None}
+        payloads = dict(zip(claims, await asyncio.gather(*map(blobs.get, claims.values())), strict=True))
+        if len(body) + sum(map(len, payloads.values())) > INLINE_BYTES:
+            return await run_in_thread(self._build, body, claims, payloads)
+        return self._build(body, claims, payloads)
+
+    def _build(self, body: str | bytes, claims: dict[int, Claim], payloads: dict[int, bytes]) -> EngineRequest:
+        uris = {
+            index: f"data:{claims[index].content_type or 'application/octet-stream'};base64,"
+            f"{base64.b64encode(data).decode()}"
+            for index, data in payloads.items()
+        }
+        return build(self.work, body, uris, ranks=self._tools.ranks)
+
+    # Facts
+
+    async def _state(self, fact: Lifecycle) -> None:
+        if self._stated:
+            await asyncio.wait(self._stated)
+        await self._send(fact)
+
+    async def _send(self, fact: Lifecycle) -> None:
+        try:
+            await send_patiently(self._tools.sender, LIFECYCLE.name, fact, key=fact.key)
+        except (Transient, BadRecord) as problem:
+            _log.error("a fact is lost", fact=fact.event.value, request=self.work.key, error=str(problem)[:300])
+
+    def _now(self) -> int:
+        return self._tools.clock.now_ms()
+
+
+def _error(refused: Refused) -> ResponseError:
+    return ResponseError(status=refused.status, type=refused.type, message=str(refused), code=refused.code)

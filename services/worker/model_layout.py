@@ -1,0 +1,62 @@
+"""The layout an agent proves: the model folder of what its engine serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.media import MediaKind
+from services.layout.card import CardError, ModelCard
+from services.layout.layouter import Layouter
+from services.runtime.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLayout:
+    """A model's layouter, and what the agent reads from its card."""
+
+    layouter: Layouter
+    card: ModelCard
+
+    @property
+    def placeholders(self) -> frozenset[int]:
+        """Media placeholder token ids."""
+        family = self.card.family
+        found = (family.placeholder(kind) for kind in (MediaKind.IMAGE, MediaKind.VIDEO)) if family else ()
+        return frozenset(token for token in found if token is not None)
+
+    @property
+    def lays_images(self) -> bool:
+        """Whether the family lays out images."""
+        family = self.card.family
+        return family is not None and family.placeholder(MediaKind.IMAGE) is not None
+
+    @property
+    def pixel_bound(self) -> int | None:
+        """Pixels above which the family's processor scales images down."""
+        bounds = getattr(self.card.family, "image", None)
+        bound = getattr(bounds, "max_pixels", None)
+        return bound if isinstance(bound, int) else None
+
+
+def folder_of(settings: Settings, model: str) -> Path | None:
+    """The model folder settings name for a served model."""
+    if settings.worker_model_dir is not None:
+        return settings.worker_model_dir
+    if model in settings.models:
+        return Path(settings.models[model])
+    if settings.models_dir is not None and (settings.models_dir / model).is_dir():
+        return settings.models_dir / model
+    return None
+
+
+def load_layout(settings: Settings, model: str) -> ModelLayout:
+    """Load it: blocking, for a thread. Raises CardError."""
+    folder = folder_of(settings, model)
+    if folder is None:
+        raise CardError(
+            f"no model folder for {model}: set KVROUTE_WORKER_MODEL_DIR, KVROUTE_MODELS={model}=FOLDER or "
+            "KVROUTE_MODELS_DIR"
+        )
+    card = ModelCard.load(folder, model)
+    return ModelLayout(Layouter(card), card)
