@@ -13,6 +13,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
+from prometheus_client import Counter
 
 from schemas.decision import Position
 from schemas.types import Message
@@ -28,7 +29,7 @@ from services.runtime.topics import DEAD_LETTER_LIMIT_BYTES, DEAD_LETTERS, RECOR
 
 _JSON = (("content-type", b"application/json"),)
 _MISSING_SECONDS = 5.0
-_MISSING_MOST = 10_000
+_REMEMBERED_MOST = 10_000
 _REVIVE_SECONDS = 2.0
 _STOP_SECONDS = 5.0
 _log = get_logger("runtime.sender")
@@ -45,6 +46,7 @@ class KafkaSender:
         self._reviving = asyncio.Lock()
         self._revived_at = 0.0
         self._missing: dict[str, float] = {}
+        self._sent: dict[str, Counter] = {}
         self._admin = Admin(settings)
 
     async def start(self) -> None:
@@ -120,7 +122,12 @@ class KafkaSender:
             SEND_FAILURES.labels(self._stage, topic_label(topic)).inc()
             await self._revive(producer, error)
             raise Transient(f"could not publish to {topic}: {type(error).__name__} {error}") from error
-        RECORDS_SENT.labels(self._stage, topic_label(topic)).inc()
+        sent = self._sent.get(topic)
+        if sent is None:
+            sent = self._sent[topic] = RECORDS_SENT.labels(self._stage, topic_label(topic))
+            if len(self._sent) > _REMEMBERED_MOST:
+                self._sent.clear()
+        sent.inc()
         return Position(topic=topic, partition=metadata.partition, offset=metadata.offset)
 
     async def _must_exist(self, producer: AIOKafkaProducer, topic: str, outside: str) -> None:
@@ -132,7 +139,7 @@ class KafkaSender:
             if await self._admin.exists(topic):
                 self._missing.pop(topic, None)
                 return
-            if len(self._missing) >= _MISSING_MOST:
+            if len(self._missing) >= _REMEMBERED_MOST:
                 self._missing.clear()
             self._missing[topic] = now + _MISSING_SECONDS
         raise BadRecord("unknown_topic", f"topic {topic} does not exist: create it before it is named")

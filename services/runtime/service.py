@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from faststream.kafka import KafkaBroker
-
 from schemas.decision import Position
 from services.runtime.admin import Admin
 from services.runtime.assigned import AssignedReader
@@ -20,7 +18,6 @@ from services.runtime.cancellations import Cancellations
 from services.runtime.clock import Clock, SystemClock
 from services.runtime.dead_letters import DeadLetters
 from services.runtime.errors import KvrouteError
-from services.runtime.faststream_broker import make_broker
 from services.runtime.health import HealthServer
 from services.runtime.intake import Commit, Intake, OnPartitions
 from services.runtime.jobs import Jobs
@@ -71,7 +68,6 @@ class Service:
         self.sender = self._kafka_sender = KafkaSender(settings, name)
         self._reader = projections or ProjectionReader(settings)
         self._lookup = Lookup(settings)
-        self._broker: KafkaBroker | None = None
         self._subscriptions: list[Subscription] = []
         self._assigned: list[AssignedReader] = []
         self._jobs = Jobs(name, self.log)
@@ -108,11 +104,8 @@ class Service:
         raises BadRecord (dead letter), Transient (tried again, then dead letter) or anything else (our own failure).
         ``on_assigned`` is awaited before records of newly gained partitions are handled.
         """
-        if self._broker is None:
-            self._broker = make_broker(self.settings)
         self._subscriptions.append(
             Subscription(
-                self._broker,
                 topic,
                 group,
                 self.settings,
@@ -213,8 +206,7 @@ class Service:
             await hook()
         for reader in self._assigned:
             await reader.start(self._lookup)
-        if self._broker is not None:
-            await self._broker.start()
+        await asyncio.gather(*(subscription.start() for subscription in self._subscriptions))
         self._jobs.every(COMMIT_SECONDS, self._vitals.commit, "commit")
         self._jobs.every(1.0, self._vitals.observe, "observe")
         self._jobs.start()
@@ -239,8 +231,7 @@ class Service:
         await self._jobs.stop()
         for reader in self._assigned:
             await reader.stop()
-        if self._broker is not None:
-            await self._broker.stop()
+        await asyncio.gather(*(subscription.stop() for subscription in self._subscriptions))
         await self._reader.remove(self.projections)
         await self._lookup.stop()
         await self._kafka_sender.stop()
@@ -338,7 +329,7 @@ class Service:
             DeadLetters(self.sender, self.name).bury,
             backoff=Backoff(tries=self.settings.retries),
             stop_rule=self.stop_rule,
-            witness=WitnessOf(self.name),
+            witness=WitnessOf(self.name, topic),
             log=self.log,
         )
         return Intake(

@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from faststream.kafka import KafkaBroker
+from aiokafka.errors import KafkaError
 from faststream.kafka.message import KafkaMessage
 from faststream.middlewares import AckPolicy
 
 from services.runtime.connection import REVOKE_WAIT_SECONDS, group_options
+from services.runtime.errors import Transient
+from services.runtime.faststream_broker import make_broker
 from services.runtime.intake import Intake
 from services.runtime.lookup import to_record
 from services.runtime.names import TopicNames
@@ -35,7 +37,6 @@ class Subscription:
 
     def __init__(
         self,
-        broker: KafkaBroker,
         topic: Topic,
         group: str,
         settings: Settings,
@@ -48,10 +49,12 @@ class Subscription:
         self._names = TopicNames(settings.topic_prefix)
         self._outside = self._names.outside(topic.name)
         self._fail = fail
-        subscriber: Any = broker.subscriber(
+        # A broker object each: FastStream starts the subscribers of one after another, and joining takes its time.
+        self._broker = make_broker(settings)
+        subscriber: Any = self._broker.subscriber(
             self._outside,
             batch=True,
-            group_id=self._names.outside(group),
+            group_id=self._names.outside(group_id(group, topic)),
             ack_policy=AckPolicy.MANUAL,
             no_reply=True,
             batch_timeout_ms=_HOURS_MS,
@@ -63,6 +66,23 @@ class Subscription:
         )
         subscriber(self._on_batch)
         self._subscriber = subscriber
+
+    async def start(self) -> None:
+        """Join the group; returns with the first assignment. Raises Transient when the broker can't be reached."""
+        try:
+            await self._broker.start()
+        except KafkaError as error:
+            raise Transient(f"could not join the readers of {self.topic.name}: {error}") from error
+
+    async def stop(self) -> None:
+        """Leave the group."""
+        await self._broker.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the membership is looked after: aiokafka's own task can die of an error it did not expect."""
+        task = getattr(getattr(self.consumer, "_coordinator", None), "_coordination_task", None)
+        return not isinstance(task, asyncio.Task) or not task.done()
 
     @property
     def consumer(self) -> AIOKafkaConsumer | None:
@@ -101,6 +121,14 @@ class Subscription:
             raise RuntimeError(f"{self.topic.name}: the consumer is gone, {len(offsets)} offsets stay uncommitted")
         commits = {TopicPartition(self._outside, partition): offset for partition, offset in offsets.items()}
         await asyncio.wait_for(consumer.commit(commits), _COMMIT_SECONDS)
+
+
+def group_id(group: str, topic: Topic) -> str:
+    """The consumer group's name: a stage that reads several topics has a group for each.
+
+    In one group every start or stop of a reader of one topic would stop the readers of the others for a moment.
+    """
+    return f"{group}.{topic.name.removeprefix('kvroute.').removesuffix('.v1')}"
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

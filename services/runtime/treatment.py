@@ -84,6 +84,12 @@ class Treatment:
                 return await self._dead(record, code, str(error))
             except Transient as error:
                 code, message = "transient", str(error)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Something the handler waited for was cancelled, not this record.
+                code, message = "internal_error", "the handler was cancelled from within"
             except Exception as error:
                 code, message = "internal_error", f"{type(error).__name__}: {error}"
                 self._log.exception("handler failed", **_where(record), failed=failed + 1)

@@ -24,24 +24,26 @@ _log = get_logger("runtime.vitals")
 
 
 class WitnessOf:
-    """Counts what becomes of a stage's records."""
+    """Counts what becomes of a stage's records of one topic."""
 
-    def __init__(self, stage: str) -> None:
+    def __init__(self, stage: str, topic: str) -> None:
         self._stage = stage
+        self._topic = metrics.topic_label(topic)
+        self._handled = metrics.RECORDS_HANDLED.labels(stage, self._topic)
+        self._seconds = metrics.HANDLE_SECONDS.labels(stage, self._topic)
 
     def handled(self, record: Record, seconds: float) -> None:
         """A handler returned."""
-        topic = metrics.topic_label(record.topic)
-        metrics.RECORDS_HANDLED.labels(self._stage, topic).inc()
-        metrics.HANDLE_SECONDS.labels(self._stage, topic).observe(seconds)
+        self._handled.inc()
+        self._seconds.observe(seconds)
 
     def retried(self, record: Record, code: str) -> None:
         """A try failed and there will be another."""
-        metrics.RECORDS_RETRIED.labels(self._stage, metrics.topic_label(record.topic), code).inc()
+        metrics.RECORDS_RETRIED.labels(self._stage, self._topic, code).inc()
 
     def buried(self, record: Record, code: str) -> None:
         """A dead letter was stored."""
-        metrics.RECORDS_DEAD_LETTERED.labels(self._stage, metrics.topic_label(record.topic), code).inc()
+        metrics.RECORDS_DEAD_LETTERED.labels(self._stage, self._topic, code).inc()
 
 
 class Vitals:
@@ -74,6 +76,9 @@ class Vitals:
             metrics.OLDEST_UNHANDLED_SECONDS.labels(service.name, topic).set(age)
             for partition, lag in source.lags.items():
                 metrics.CONSUMER_LAG.labels(service.name, topic, str(partition)).set(lag)
+        for subscription in service.subscriptions:
+            if not subscription.alive:
+                service.fail(RuntimeError(f"the membership in group {subscription.group} broke"))
         metrics.OWN_FAILURES_IN_A_ROW.labels(service.name).set(service.stop_rule.in_a_row)
         metrics.STAGE_READY.labels(service.name).set(int(service.ready))
 
