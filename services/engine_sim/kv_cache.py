@@ -42,8 +42,9 @@ class KvCache:
         changes nothing, if too few blocks are free. Blocks that these tokens fill are committed and announced.
         """
         hit = hit or []
-        base = request.computed_tokens + len(hit) * self.block_size
-        total = base + new_tokens
+        total = request.computed_tokens + len(hit) * self.block_size + new_tokens
+        if not hit and total < (request.committed_blocks + 1) * self.block_size and total <= self._held_tokens(request):
+            return True  # nearly every decode step: no block is needed and none becomes full
         # Hit blocks that are free leave the queue too, though they need no new block.
         idle = sum(1 for block in hit if block.references == 0)
         held = len(request.blocks) + len(hit)
@@ -110,6 +111,9 @@ class KvCache:
             kv_cache_spec_kind="full_attention",
             session_id=request.session_id,
         )
+
+    def _held_tokens(self, request: EngineRequest) -> int:
+        return len(request.blocks) * self.block_size
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
