@@ -30,25 +30,25 @@ class MediaApp:
         self._settings = settings
         self._service = service
         self._rules = rules_of(settings)
-        self._budget = MemoryBudget(settings.media_memory_bytes)
+        self.budget = MemoryBudget(settings.media_memory_bytes)
         self.blobs = Blobs.of(settings, clock=service.clock)
         self._decoding = Decoding(settings.media_decode_processes)
         self._stage: MediaStage | None = None
         self._session: aiohttp.ClientSession | None = None
         self._resolver: FencedResolver | None = None
         self._identifier: Identifier | None = None
-        MEDIA_HELD_BYTES.set_function(lambda: self._budget.held)
+        MEDIA_HELD_BYTES.set_function(lambda: self.budget.held)
 
     async def start(self) -> None:
         """Open the HTTP client and put the parts together."""
         settings, clock = self._settings, self._service.clock
         self._resolver = FencedResolver(self._rules, clock)
         self._session = open_session(settings, self._resolver)
-        fetcher = Fetcher(self._session, self._resolver, self._rules, settings, self._budget)
+        fetcher = Fetcher(self._session, self._resolver, self._rules, settings, self.budget)
         sizes = RememberedSizes(
             fetcher.size, clock, entries=settings.media_size_cache, seconds=settings.media_size_cache_seconds
         )
-        self._identifier = Identifier(fetcher, sizes, self.blobs, self._decoding.decode, self._budget, settings)
+        self._identifier = Identifier(fetcher, sizes, self.blobs, self._decoding.decode, self.budget, settings)
         self._stage = MediaStage(self._service, Resolution(self._identifier, self.blobs, settings))
         self._service.log.info("media stage ready", identity=settings.identity, claims=self.blobs.description)
 

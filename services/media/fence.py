@@ -53,6 +53,7 @@ _BAD_PORTS = frozenset({
     5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
 })  # fmt: skip
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
+_BRACKETED = re.compile(r"\[[0-9a-fA-F:.]+\](:[0-9]*)?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
@@ -101,12 +102,15 @@ def check_url(url: str, rules: Rules) -> Target:
         raise Fenced("a media URL has a malformed host or port") from None
     if "@" in split.netloc:
         raise Fenced("a media URL carries a user name or password")
+    bracketed = split.netloc.startswith("[")
+    if bracketed and not _BRACKETED.fullmatch(split.netloc):
+        raise Fenced("a media URL has a malformed IPv6 address")
     if port is None:
         port = 443 if scheme == "https" else 80
     if port in _BAD_PORTS:
         raise Fenced(f"a media URL names port {port}, where other protocols listen")
     host = (split.hostname or "").removesuffix(".")
-    address = _address_of(host, bracketed=split.netloc.startswith("["))
+    address = _address_of(host, bracketed=bracketed)
     if address is None:
         host = _checked_name(host, rules)
     else:

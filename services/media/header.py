@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -29,8 +30,10 @@ _TURNED = (5, 6, 7, 8)
 _SAFE_PIXELS = 89_478_485  # Pillow's own bound: above it nothing is decoded only to learn a size
 _HEIF = (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis")
 
-# Pixels are checked here, against the operator's limit, before anything is decoded.
+# Pixels are checked here, against the operator's limit, before anything is decoded; and what Pillow thinks of
+# somebody's EXIF is nothing for our log.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class Need(Enum):
@@ -128,7 +131,7 @@ def _open(data: bytes) -> ImageSize:
     except Unusable:
         raise
     except Image.DecompressionBombError:
-        raise Unusable(Reason.TOO_LARGE, "the image has more pixels than can be decoded safely") from None
+        raise Unusable(Reason.TOO_LARGE, "the image has more pixels than engines take") from None
     except Exception as error:  # Pillow raises whatever its readers stumble over
         raise Unusable(Reason.DECODE_FAILED, f"the image can't be read ({type(error).__name__})") from None
 
@@ -174,7 +177,8 @@ def _ends_with_idat(tail: bytes) -> bool:
     while (position := tail.rfind(b"IDAT", 4, position)) >= 0:
         length = int.from_bytes(tail[position - 4 : position], "big")
         if position + 4 + length + 4 == end:
-            return True
+            checksum = int.from_bytes(tail[end - 4 : end], "big")
+            return zlib.crc32(tail[position : end - 4]) == checksum
     return False
 
 

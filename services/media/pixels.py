@@ -44,7 +44,7 @@ def decode_image(data: bytes, max_pixels: int) -> Decoded:
             image.load()
             return _hash(ImageOps.exif_transpose(image), size.format, data if reduced else None)
     except Image.DecompressionBombError:
-        raise Unusable(Reason.TOO_LARGE, "the image has more pixels than can be decoded safely") from None
+        raise Unusable(Reason.TOO_LARGE, "the image has more pixels than engines take") from None
     except Exception as error:  # Pillow raises whatever its readers stumble over
         raise Unusable(Reason.DECODE_FAILED, f"the image can't be decoded ({type(error).__name__})") from None
 
