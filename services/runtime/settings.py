@@ -87,7 +87,9 @@ class Settings(BaseModel):
     media_allow_hosts: Csv = Field(default=(), description="if set, only these hosts are fetched")
     media_deny_hosts: Csv = Field(default=(), description="hosts never fetched")
     media_max_bytes: int = Field(default=32 << 20, ge=1024, description="of one medium, received")
-    media_max_pixels: int = Field(default=89_000_000, ge=1024, description="of one image")
+    media_max_pixels: int = Field(
+        default=89_000_000, ge=1024, le=178_956_970, description="of one image; engines refuse above the highest value"
+    )
     media_max_items: int = Field(default=64, ge=1, description="media in one request")
     media_fetch_seconds: float = Field(default=10.0, gt=0)
     media_max_redirects: int = Field(default=3, ge=0)
