@@ -53,6 +53,7 @@ class SimEngine:
         )
         self._sampler = sampler or Filler(load_tokenizer(self._layouter.card.tokenizer_file), config.seed)
         self._clock = clock or SystemClock()
+        self._publishers: list[EventPublisher] = []
         self._backend: Backend | None = None
         self._runner: web.AppRunner | None = None
 
@@ -88,22 +89,12 @@ class SimEngine:
 
         Raises OSError or zmq.ZMQError when a given port is taken.
         """
-        publishers = self._start_publishers()
-        self._backend = Backend(self.config, self._layouter, publishers, self._sampler, self._clock)
-        self._backend.start()
-        app = web.Application(middlewares=[_answer_errors], client_max_size=self.config.max_body_bytes)
-        app[BACKEND] = self._backend
-        for add_routes in (add_chat_routes, add_token_routes, add_ops_routes):
-            add_routes(app)
-        # A handler is cancelled when its client goes away: that is what aborts a request.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        self._publishers = self._start_publishers()
         try:
-            await self._runner.setup()
-            await web.TCPSite(self._runner, self.config.host, self.config.http_port, backlog=1024).start()
+            await self._start_serving()
         except BaseException:
             await self.stop()
             raise
-        self.config = self._backend.config = replace(self.config, http_port=self._runner.addresses[0][1])
 
     async def stop(self) -> None:
         """Close everything; requests in flight end with a closed connection. May be called twice."""
@@ -112,9 +103,10 @@ class SimEngine:
             self._runner = None
         if self._backend is not None:
             await self._backend.stop()
-            for publisher in self._backend.publishers:
-                await publisher.stop()
             self._backend = None
+        for publisher in self._publishers:
+            await publisher.stop()
+        self._publishers = []
 
     async def __aenter__(self) -> SimEngine:
         await self.start()
@@ -122,6 +114,19 @@ class SimEngine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    async def _start_serving(self) -> None:
+        self._backend = Backend(self.config, self._layouter, self._publishers, self._sampler, self._clock)
+        self._backend.start()
+        app = web.Application(middlewares=[_answer_errors], client_max_size=self.config.max_body_bytes)
+        app[BACKEND] = self._backend
+        for add_routes in (add_chat_routes, add_token_routes, add_ops_routes):
+            add_routes(app)
+        # A handler is cancelled when its client goes away: that is what aborts a request.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.config.host, self.config.http_port, backlog=1024).start()
+        self.config = self._backend.config = replace(self.config, http_port=self._runner.addresses[0][1])
 
     def _start_publishers(self) -> list[EventPublisher]:
         for attempt in range(PORT_TRIES):
