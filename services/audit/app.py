@@ -57,6 +57,7 @@ class Store:
         self._log = service.log
         self._place = describe(database_url(settings))
         self._migrated = False
+        self._closed = False
         self._problem: str | None = "not asked yet"
         self._writer = Writer(engine, lambda: moment(service.clock.now_ms()), settings.audit_retention_days)
         self._batches = Batches(
@@ -117,7 +118,8 @@ class Store:
                 self._log.info("audit retention", gone=gone)
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back. A batch that still waits for the database stays unwritten and uncommitted."""
+        self._closed = True
         await self._engine.dispose()
 
     async def _store_worker(self, rows: Rows) -> None:
@@ -128,6 +130,8 @@ class Store:
             self._log.error("registration not stored", error=str(error))
 
     async def _write(self, batch: Sequence[Rows]) -> None:
+        if self._closed:
+            raise ConnectionError("the stage is stopping")
         await self._require_schema()
         with AUDIT_WRITE_SECONDS.time():
             await self._writer.write(batch)

@@ -13,8 +13,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.audit.database import open_engine
 from services.audit.partitions import LOCK
 from services.audit.views import VIEWS, create_statements, drop_statements
+from services.runtime.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,21 @@ async def current(engine: AsyncEngine) -> str | None:
         return await connection.run_sync(_revision)
 
 
-async def upgrade(engine: AsyncEngine, revision: str = "head") -> Migrated:
+async def upgrade(settings: Settings, revision: str = "head") -> Migrated:
+    """Migrate the store of the settings up to a revision. Raises ConfigError, or what the database raises."""
+    engine = open_engine(settings)
+    try:
+        return await upgrade_engine(engine, revision)
+    finally:
+        await engine.dispose()
+
+
+async def upgrade_engine(engine: AsyncEngine, revision: str = "head") -> Migrated:
     """Migrate up to a revision, in one transaction where the database can. Safe to run from many places at once."""
     return await _migrate(engine, command.upgrade, revision)
 
 
-async def downgrade(engine: AsyncEngine, revision: str) -> Migrated:
+async def downgrade_engine(engine: AsyncEngine, revision: str) -> Migrated:
     """Migrate down to a revision (``base``: nothing is left)."""
     return await _migrate(engine, command.downgrade, revision)
 

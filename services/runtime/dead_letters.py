@@ -8,13 +8,17 @@ from services.runtime.logs import get_logger, redact
 from services.runtime.topics import DEAD_LETTERS
 
 PREFIX = "dlq-"
+REDRIVEN = "dlq-redriven"
+"""How often the record was sent again by then: the one header of ours that a record carries back in."""
 LONGEST_MESSAGE = 1000
 _log = get_logger("runtime.dead_letters")
 
 
 def headers_of(record: Record, stage: str, code: str, message: str) -> dict[str, bytes]:
     """Headers of a record's dead letter: its own, then where it stood, who gave up and why."""
-    own = {name: value or b"" for name, value in record.headers if not name.startswith(PREFIX)}
+    own = {
+        name: value or b"" for name, value in record.headers if name == REDRIVEN or not name.startswith(PREFIX)
+    }
     return own | {
         "dlq-topic": record.topic.encode(),
         "dlq-partition": str(record.partition).encode(),

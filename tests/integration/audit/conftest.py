@@ -58,7 +58,7 @@ async def empty(settings: Settings) -> AsyncIterator[AsyncEngine]:
 @pytest.fixture
 async def engine(empty: AsyncEngine) -> AsyncEngine:
     """A connection pool to a migrated store."""
-    await migrate.upgrade(empty)
+    await migrate.upgrade_engine(empty)
     return empty
 
 

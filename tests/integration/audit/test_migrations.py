@@ -63,31 +63,31 @@ async def test_all_views_are_there_and_answer(engine):
 
 
 async def test_upgrading_again_does_nothing(empty):
-    assert await migrate.upgrade(empty) == Migrated(None, migrate.head())
-    assert await migrate.upgrade(empty) == Migrated(migrate.head(), migrate.head())
+    assert await migrate.upgrade_engine(empty) == Migrated(None, migrate.head())
+    assert await migrate.upgrade_engine(empty) == Migrated(migrate.head(), migrate.head())
     assert await migrate.current(empty) == migrate.head()
 
 
 async def test_missing_views_are_made_again(engine):
     async with engine.begin() as connection:
         await connection.execute(text("DROP VIEW v_fallbacks"))
-    await migrate.upgrade(engine)
+    await migrate.upgrade_engine(engine)
     async with engine.connect() as connection:
         assert (await connection.execute(text("SELECT count(*) FROM v_fallbacks"))).scalar_one() == 0
 
 
 async def test_downgrading_leaves_nothing_and_the_way_up_is_open_again(engine):
-    assert await migrate.downgrade(engine, "base") == Migrated(migrate.head(), None)
+    assert await migrate.downgrade_engine(engine, "base") == Migrated(migrate.head(), None)
     async with engine.connect() as connection:
         left = await connection.run_sync(lambda sync: (inspect(sync).get_table_names(), inspect(sync).get_view_names()))
     assert left == (["alembic_version"], [])
-    assert (await migrate.upgrade(engine)).after == migrate.head()
+    assert (await migrate.upgrade_engine(engine)).after == migrate.head()
 
 
 async def test_two_upgrades_at_once_end_well(empty):
     if empty.dialect.name != "postgresql":
         pytest.skip("SQLite has one writer")
-    done = await asyncio.gather(migrate.upgrade(empty), migrate.upgrade(empty))
+    done = await asyncio.gather(migrate.upgrade_engine(empty), migrate.upgrade_engine(empty))
     assert {result.after for result in done} == {migrate.head()}
 
 
