@@ -1,0 +1,65 @@
+"""Exact only where every live worker has proven the layout."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.media import MediaKind
+from schemas.worker import ModalityContract, Worker
+from services.kv.reason import Reason
+from services.layout.contract import VIDEO_OFF, Proof, proof_of
+from tests.unit.layout.workers import contract, proven, worker
+
+FAILED = ModalityContract(proven=False, variant="", detail="no variant matched")
+
+
+def reasons(*live: Worker, variant: str = "qwen2_5_vl", required: bool = True) -> tuple[Reason | None, Reason | None]:
+    proof = proof_of(live, variant, required=required)
+    return (proof.text and proof.text[0], proof.image and proof.image[0])
+
+
+def test_all_proved_the_same() -> None:
+    assert reasons(worker("w1"), worker("w2")) == (None, None)
+
+
+def test_nobody_is_there_to_prove_anything() -> None:
+    assert reasons() == (Reason.CONTRACT_MISSING, Reason.CONTRACT_MISSING)
+
+
+def test_one_worker_without_a_contract_is_enough_to_doubt() -> None:
+    assert reasons(worker("w1"), worker("w2", contract=None)) == (Reason.CONTRACT_MISSING, Reason.CONTRACT_MISSING)
+
+
+def test_text_that_was_not_proven() -> None:
+    text, image = proof_of([worker(contract=contract(text=FAILED))], "qwen2_5_vl").text, None
+    assert text == (Reason.TEMPLATE_MISMATCH, "worker w1 did not prove the text layout: no variant matched")
+    assert image is None
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        (ModalityContract(), Reason.CONTRACT_MISSING),
+        (FAILED, Reason.CONTRACT_MISMATCH),
+        (proven("qwen3_vl"), Reason.CONTRACT_MISMATCH),
+        (proven(verbatim_identity=False), Reason.UNSUPPORTED_ENGINE),
+        (proven(verbatim_identity=True), None),
+    ],
+)
+def test_images(image: ModalityContract, reason: Reason | None) -> None:
+    assert reasons(worker(contract=contract(image=image))) == (None, reason)
+
+
+def test_workers_that_proved_different_layouts() -> None:
+    other = worker("w2", contract=contract(image=proven("qwen3_vl")))
+    assert reasons(worker("w1"), other)[1] is Reason.WORKERS_DISAGREE
+
+
+def test_belief_can_be_asked_for() -> None:
+    assert reasons(required=False) == reasons(worker(contract=None), required=False) == (None, None)
+
+
+def test_videos_are_off_in_this_version() -> None:
+    for proof in (Proof(), proof_of([], "x"), proof_of([worker()], "qwen2_5_vl"), proof_of([], "x", required=False)):
+        assert proof.of(MediaKind.VIDEO) == VIDEO_OFF
+    assert Proof().of(MediaKind.AUDIO) is None
