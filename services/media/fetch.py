@@ -19,6 +19,7 @@ from services.media.header import ImageSize, Need, measure
 from services.media.memory import Hold, MemoryBudget
 from services.media.unusable import Unusable
 from services.runtime.metrics import MEDIA_FETCHED_BYTES, MEDIA_FETCHES
+from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 
 HEAD_STEPS = (4 << 10, 32 << 10, 128 << 10, 512 << 10)
@@ -109,7 +110,7 @@ class Fetcher:
                 hold.grow(step - len(head))
                 head += await _read_up_to(response, step - len(head))
                 validators = _validators_of(response, total)
-            found = await asyncio.to_thread(measure, head, total=total)
+            found = await run_in_thread(measure, head, total=total)
             if found is Need.TAIL and total is not None:
                 found = measure(head, total=total, tail=await self._tail(url, total))
             if isinstance(found, ImageSize):
@@ -129,7 +130,7 @@ class Fetcher:
             hold.grow(step - len(head))
             head += await _read_up_to(response, step - len(head))
             whole = len(head) < step
-            found = await asyncio.to_thread(measure, head, total=len(head) if whole else total)
+            found = await run_in_thread(measure, head, total=len(head) if whole else total)
             if isinstance(found, ImageSize):
                 return Measured(found, total, _validators_of(response, total))
             if whole or found is not Need.MORE:
@@ -138,7 +139,7 @@ class Fetcher:
 
     async def _measure_whole(self, response: aiohttp.ClientResponse, hold: Hold, head: bytes) -> Measured:
         fetched = await self._read_whole(response, hold, head)
-        found = await asyncio.to_thread(measure, fetched.data, total=len(fetched.data))
+        found = await run_in_thread(measure, fetched.data, total=len(fetched.data))
         if isinstance(found, Need):
             raise Unusable(Reason.DECODE_FAILED, "the image ends within its header")
         return Measured(found, len(fetched.data), fetched.validators)

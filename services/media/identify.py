@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -24,6 +23,7 @@ from services.media.unusable import Unusable
 from services.media.url_identity import DroppedParams, validated_identity
 from services.runtime.blobs import Blobs
 from services.runtime.errors import Refused
+from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 
 _SMALL = 64 << 10
@@ -145,7 +145,7 @@ class Identifier:
                 decoded = await self._decode(data, self._max_pixels)
                 identity, size = decoded.identity, decoded.size
             elif kind is MediaKind.IMAGE:
-                size = await asyncio.to_thread(_measure_whole, data, self._max_pixels)
+                size = await run_in_thread(_measure_whole, data, self._max_pixels)
         except Unusable as error:
             reason, detail = error.reason, str(error)
         if size is not None:
@@ -169,7 +169,7 @@ class Identifier:
 
 async def _parse(url: str, max_bytes: int) -> DataUri:
     if len(url) > _SMALL:
-        return await asyncio.to_thread(parse_data_uri, url, max_bytes)
+        return await run_in_thread(parse_data_uri, url, max_bytes)
     return parse_data_uri(url, max_bytes)
 
 

@@ -16,6 +16,7 @@ from services.media.seen import Scope, item_of
 from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.errors import Refused
 from services.runtime.metrics import MEDIA_ITEMS
+from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 from services.runtime.topics import RECORD_LIMIT_BYTES
 
@@ -50,7 +51,7 @@ class Resolution:
             )
         try:
             raw = await self._blobs.get(claim)
-            body = await asyncio.to_thread(orjson.loads, raw)
+            body = await run_in_thread(orjson.loads, raw)
         except BlobGone as error:
             raise Refused(503, str(error), type="server_error", code="body_gone") from None
         except ValueError:
@@ -100,7 +101,7 @@ class Resolution:
     async def _encode(self, body: dict[str, Any], request: Request) -> bytes:
         large = request.body_claim is not None and request.body_claim.size > OFF_LOOP_BYTES
         try:
-            return await asyncio.to_thread(orjson.dumps, body) if large else orjson.dumps(body)
+            return await run_in_thread(orjson.dumps, body) if large else orjson.dumps(body)
         except (TypeError, RecursionError):
             raise Refused(400, "the body nests deeper than 254 levels", code="too_deep") from None
 

@@ -1,13 +1,12 @@
 """Claim checks: bytes too large for a record are kept by their content hash, and the record carries a claim.
 
 The name is the 128-bit BLAKE2b of the bytes: whoever names a blob has seen its content, and nobody can put other
-bytes under a name that is in use (docs/decisions/0015-claim-checks.md says why this is not XXH3). Two stores: a directory
-of one host, and any object store through fsspec (extra ``s3``).
+bytes under a name that is in use (docs/decisions/0015-claim-checks.md says why this is not XXH3). Two stores: a
+directory of one host, and any object store through fsspec (extra ``s3``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +16,7 @@ from schemas.request import Claim
 from services.runtime.blob_stores import DirectoryStore, ObjectStore
 from services.runtime.clock import Clock, SystemClock
 from services.runtime.errors import KvrouteError, Transient
+from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -88,7 +88,7 @@ class Blobs:
         """Keep bytes for at least the time to live and return their claim. Raises Transient when the store fails."""
         now_ms = self._clock.now_ms()
         try:
-            name = await asyncio.to_thread(self._put, data, now_ms)
+            name = await run_in_thread(self._put, data, now_ms)
         except OSError as error:
             raise Transient(f"the blob store could not keep {len(data)} bytes: {error.strerror or error}") from error
         return Claim(
@@ -101,7 +101,7 @@ class Blobs:
         if not _NAME.fullmatch(name):
             raise BlobGone("expected a claim of the form blob:<32 hexadecimal digits>, found another one")
         try:
-            return await asyncio.to_thread(self._get, name, claim.size)
+            return await run_in_thread(self._get, name, claim.size)
         except FileNotFoundError:
             raise BlobGone(
                 f"{claim.uri} is not in the blob store: it expired, or it lies in another host's directory "
@@ -113,7 +113,7 @@ class Blobs:
     async def sweep(self) -> int:
         """Remove what is past its time to live, whoever put it. How many were removed."""
         keep_ms = self._ttl_ms + self._ttl_ms // REFRESH_FRACTION
-        return await asyncio.to_thread(self._store.sweep, self._clock.now_ms() - keep_ms)
+        return await run_in_thread(self._store.sweep, self._clock.now_ms() - keep_ms)
 
     def _put(self, data: bytes, now_ms: int) -> str:
         name = blob_name(data)
