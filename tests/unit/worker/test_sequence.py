@@ -22,7 +22,7 @@ D, H = Tier.DEVICE, Tier.HOST
 
 def begun(**held: list[int]) -> Sequencer:
     sequencer = Sequencer(SLOT)
-    sequencer.snapshot({Tier(name): addresses for name, addresses in held.items()}, unknown=0, complete=True)
+    list(sequencer.snapshot({Tier(name): addresses for name, addresses in held.items()}, unknown=0, complete=True))
     return sequencer
 
 
@@ -69,13 +69,15 @@ def test_no_record_has_more_than_its_share_of_addresses() -> None:
 
 def test_a_large_snapshot_has_parts_of_one_tier_each_within_the_record_limit() -> None:
     top = 2**64 - 1
-    held = {D: [top - n for n in range(60_001)], H: [1]}
-    records = Sequencer(SLOT).snapshot(held, unknown=0, complete=True)
+    size = sequence.MAX_SNAPSHOT_ADDRESSES
+    held = {D: [top - n for n in range(size + 1)], H: [1]}
+    records = list(Sequencer(SLOT).snapshot(held, unknown=0, complete=True))
     parts = [record.snapshot for record in records if record.snapshot is not None]
     assert [(part.id, part.part, part.parts, part.tier, len(part.addresses)) for part in parts] == [
-        (0, 0, 3, D, 60_000), (0, 1, 3, D, 1), (0, 2, 3, H, 1),
+        (0, 0, 3, D, size), (0, 1, 3, D, 1), (0, 2, 3, H, 1),
     ]  # fmt: skip
     assert [record.resident is None for record in records] == [True, True, False]
+    assert size <= 60_000
     assert len(records[0].to_bytes()) < RECORD_LIMIT_BYTES
 
 

@@ -122,6 +122,6 @@ class TestNone:
         assert found == Keys(addressable=1, cause=Cause.UNNAMED_MEDIA)
 
     def test_roots_are_not_read_while_a_salted_request_may_announce_them(self) -> None:
-        reader = KeyReader(Dialect.NONE, frozenset({PAD}), salted_in_flight=True)
+        reader = KeyReader(Dialect.NONE, frozenset({PAD}), salted_in_flight=lambda: True)
         assert read(reader, None).addressable == 0
         assert read(reader, None, root=False) == Keys()
