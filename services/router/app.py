@@ -31,7 +31,7 @@ from services.runtime.service import Service
 from services.runtime.settings import Settings
 from services.runtime.topics import CONTROL, DECISIONS, EXPANDED, HEARTBEATS, HOUR_MS, KV_EVENTS, LIFECYCLE, WORKERS
 
-GROUP = "kvroute.router"
+GROUP = "router"
 LOOK_SECONDS = 0.5
 """How often lapsed leases and wanted snapshots are looked for."""
 TIDY_SECONDS = 5.0

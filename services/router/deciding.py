@@ -64,8 +64,10 @@ def decide(expanded: Expanded, slots: Sequence[SlotView], given: Circumstances) 
     if size not in expanded.addresses:
         mode = Mode.LOAD_ONLY
         reason = Reason.BLOCK_SIZE_UNSEEN if able.unseen_block_size else reason
+    elif expanded.exact_tokens >= expanded.prompt_tokens:
+        mode = Mode.EXACT
     else:
-        mode = Mode.EXACT if expanded.exact_tokens >= expanded.prompt_tokens else Mode.TEXT_PREFIX
+        mode = Mode.TEXT_PREFIX if expanded.addresses[size] else Mode.LOAD_ONLY
     return _decision(expanded, given, seed, Outcome.ROUTED, mode, reason, choice)
 
 

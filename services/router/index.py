@@ -150,11 +150,12 @@ class PrefixIndex:
             self._tiered &= ~bit
 
     def clear(self, resident: Resident, tier: Tier) -> Iterator[None]:
-        """Empty a tier, a slice a step, the newest first so that the rest stays prefix-closed."""
+        """Empty a tier, the newest first so that the rest stays prefix-closed. Yields between slices."""
         rank = _RANK[tier]
         while resident.journal[rank]:
             self._drop_tail(resident, rank, SLICE)
-            yield
+            if resident.journal[rank]:
+                yield
         resident.count[rank] = resident.xor[rank] = 0
         if not any(resident.count[_DEVICE + 1 :]):
             self._tiered &= ~resident.bit

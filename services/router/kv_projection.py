@@ -14,6 +14,11 @@ from services.router.index import PrefixIndex
 from services.router.slot_stream import Anomaly, SlotStream
 from services.router.slots import NO_OVERLAP, Overlap, Slot, SlotEpoch
 
+RECORDS_A_SLICE = 4
+"""Small records applied in one go, when several wait. Agents put at most 4,096 addresses into a change."""
+
+_DONE = object()
+
 IndexKey = tuple[str, int]
 """Model and block size."""
 
@@ -48,7 +53,7 @@ class KvProjection:
         self._retired: dict[Slot, int] = {}
         self.anomalies: Counter[Anomaly] = Counter()
         self.positions: dict[int, int] = {}
-        self._queue: deque[tuple[int, int, Iterator[None]]] = deque()
+        self._queue: deque[tuple[int, int, Iterator[object]]] = deque()
 
     def take(self, partition: int, offset: int, event: KvEvents, now: float) -> None:
         """Queue a record. ``work`` applies it."""
@@ -58,17 +63,16 @@ class KvProjection:
         """Queue a record that says nothing: it only moves the position."""
         self._queue.append((partition, offset, iter(())))
 
-    def work(self, slices: int = 1) -> bool:
-        """Apply queued records for about ``slices`` slices, then sweep. True while something is left."""
-        while self._queue and slices > 0:
+    def work(self) -> bool:
+        """Apply queued records for about one slice, or sweep one. True while something is left."""
+        for _ in range(RECORDS_A_SLICE):
+            if not self._queue:
+                break
             partition, offset, steps = self._queue[0]
-            for _ in steps:
-                slices -= 1
-                if slices <= 0:
-                    break
-            else:
-                self._queue.popleft()
-                self.positions[partition] = offset + 1
+            if next(steps, _DONE) is not _DONE:
+                return True
+            self._queue.popleft()
+            self.positions[partition] = offset + 1
         if self._queue:
             return True
         return any(index.sweep() for index in self.indexes.values() if index.to_sweep)

@@ -110,6 +110,7 @@ class SlotStream:
             self._ask_at = now + SNAPSHOT_DELAY_SECONDS * self._random()
 
     def _change(self, changes: list[KvChange]) -> Iterator[None]:
+        spent = 0
         for change in changes:
             if change.op is KvOp.CLEARED:
                 for _ in self.index.clear(self.resident, change.tier):
@@ -119,10 +120,14 @@ class SlotStream:
                 continue
             apply = self.index.store if change.op is KvOp.STORED else self.index.remove
             for start in range(0, len(change.addresses), SLICE):
-                apply(self.resident, change.tier, change.addresses[start : start + SLICE])
-                yield
-                if self.closed:
-                    return
+                piece = change.addresses[start : start + SLICE]
+                if spent + len(piece) > SLICE:
+                    spent = 0
+                    yield
+                    if self.closed:
+                        return
+                apply(self.resident, change.tier, piece)
+                spent += len(piece)
 
     def _take_part(self, event: KvEvents, part: KvSnapshot, now: float) -> Iterator[None]:
         staging = self._staging
@@ -145,13 +150,18 @@ class SlotStream:
 
     def _install(self, staging: _Staging) -> Iterator[None]:
         fresh = self.index.join(visible=False)
+        spent = 0
         for tier, addresses in staging.pieces:
             for start in range(0, len(addresses), SLICE):
-                self.index.store(fresh, tier, addresses[start : start + SLICE])
-                yield
-                if self.closed:
-                    self.index.leave(fresh)
-                    return
+                piece = addresses[start : start + SLICE]
+                if spent + len(piece) > SLICE:
+                    spent = 0
+                    yield
+                    if self.closed:
+                        self.index.leave(fresh)
+                        return
+                self.index.store(fresh, tier, piece)
+                spent += len(piece)
         self.index.show(fresh)
         self.index.leave(self.resident)
         self.resident = fresh

@@ -191,7 +191,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(OPERATIONS)
 def test_matches_equal_the_naive_sets_after_any_operations(operations) -> None:
     index, naive = PrefixIndex(), Naive()

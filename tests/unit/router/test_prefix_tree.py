@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.router.prefix_tree import PrefixTree
@@ -57,6 +57,7 @@ def paths() -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, 1), max_size=9).map(addresses)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), paths(), st.booleans()), max_size=40), paths())
 def test_the_tree_equals_counters_of_addresses(steps, probe) -> None:
     tree: PrefixTree[str] = PrefixTree()
