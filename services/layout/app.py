@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, TypeVar
 
 import orjson
@@ -19,6 +18,7 @@ from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.bus import Record
 from services.runtime.errors import BadRecord, Refused
 from services.runtime.metrics import LAYOUT_SECONDS, LAYOUT_VIEWS
+from services.runtime.offload import run_in_thread
 from services.runtime.refusal import cancelled, deadline_exceeded, refuse
 from services.runtime.service import Service
 from services.runtime.settings import Settings
@@ -104,7 +104,7 @@ class Layout:
                 resolved, _parsed(text), layouter, proof, block_sizes, model=model, lora=resolved.lora or lora
             )
 
-        return await asyncio.to_thread(work)
+        return await run_in_thread(work)
 
     async def _body(self, resolved: MediaResolved) -> str | bytes:
         if resolved.body is not None:
@@ -118,7 +118,7 @@ class Layout:
 
     async def _warm(self) -> None:
         for model in self._cards.names:
-            await asyncio.to_thread(self._cards.get, model)
+            await run_in_thread(self._cards.get, model)
 
     def _unusable(self, model: str, what: str) -> None:
         self._service.log.error("model folder unusable", model=model, problem=what)

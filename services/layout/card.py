@@ -109,6 +109,12 @@ def _added_tokens_disagree(tokenizer_config: dict[str, Any], tokeniser: Tokenise
         content = token.get("content") if isinstance(token, dict) else None
         if not isinstance(content, str) or str(tokeniser.token_id(content)) != str(token_id):
             return f"tokenizer_config.json adds {content!r} as {token_id}, tokenizer.json does not"
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        listed = tokenizer_config.get(name) or []
+        for token in listed.values() if isinstance(listed, dict) else listed:
+            content = token.get("content") if isinstance(token, dict) else token
+            if not isinstance(content, str) or tokeniser.token_id(content) is None:
+                return f"tokenizer_config.json names {content!r} in {name}, tokenizer.json does not know it"
     return None
 
 

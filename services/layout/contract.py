@@ -27,10 +27,18 @@ class Proof:
     text: Why | None = None
     image: Why | None = None
     video: Why | None = VIDEO_OFF
+    max_pixels: int | None = None
+    """Of the largest image the probes covered; None: they covered all sizes."""
 
-    def of(self, kind: MediaKind) -> Why | None:
-        """For a kind of medium; kinds without a contract have their reason elsewhere."""
-        return {MediaKind.IMAGE: self.image, MediaKind.VIDEO: self.video}.get(kind)
+    def of(self, kind: MediaKind, pixels: int | None = None) -> Why | None:
+        """For a medium of a kind and size; kinds without a contract have their reason elsewhere."""
+        if kind is MediaKind.VIDEO:
+            return self.video
+        if kind is not MediaKind.IMAGE:
+            return None
+        if self.image is None and self.max_pixels is not None and pixels is not None and pixels > self.max_pixels:
+            return Reason.CONTRACT_MISSING, f"the image has {pixels} pixels, layouts are proven up to {self.max_pixels}"
+        return self.image
 
 
 def proof_of(live: Sequence[Worker], variant: str, *, required: bool = True) -> Proof:
@@ -40,7 +48,12 @@ def proof_of(live: Sequence[Worker], variant: str, *, required: bool = True) -> 
     if not live:
         nobody = (Reason.CONTRACT_MISSING, "no live worker serves the model")
         return Proof(nobody, nobody)
-    return Proof(_text(live), _image(live, variant))
+    bounds = [worker.contract.image.max_pixels for worker in live if worker.contract is not None]
+    return Proof(
+        _text(live),
+        _image(live, variant),
+        max_pixels=min((bound for bound in bounds if bound is not None), default=None),
+    )
 
 
 def _text(live: Sequence[Worker]) -> Why | None:

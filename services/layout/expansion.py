@@ -40,13 +40,14 @@ def expand(token_ids: list[int], media: Sequence[MediaShape], family: Family, en
     placeholder typed as text, a medium the template dropped), exactness ends at the first placeholder of that kind,
     or at the start where there is none. An item that can't be laid out ends it at its first token.
     """
-    waiting, counts_differ = _match(token_ids, media, family)
+    places = _placeholders(token_ids, family)
+    waiting, counts_differ = _match(places, media)
     growing = _Growing()
     for kind, detail in counts_differ.items():
-        if family.placeholder(kind) not in token_ids:
+        if kind not in {found for _, found in places}:
             growing.stop(Reason.PLACEHOLDER_MISMATCH, detail)
     start = 0
-    for position, kind in _placeholders(token_ids, family):
+    for position, kind in places:
         growing.token_ids += token_ids[start:position]
         start = position + 1
         if kind in counts_differ:
@@ -92,7 +93,7 @@ def _place(growing: _Growing, item: int, shape: MediaShape, placeholder: int, fa
 
 
 def _match(
-    token_ids: list[int], media: Sequence[MediaShape], family: Family
+    places: list[tuple[int, MediaKind]], media: Sequence[MediaShape]
 ) -> tuple[dict[MediaKind, list[tuple[int, MediaShape]]], dict[MediaKind, str]]:
     waiting: dict[MediaKind, list[tuple[int, MediaShape]]] = {kind: [] for kind in EXPANDED_KINDS}
     for item, shape in enumerate(media):
@@ -100,8 +101,7 @@ def _match(
             waiting[shape.kind].append((item, shape))
     differ: dict[MediaKind, str] = {}
     for kind, items in waiting.items():
-        placeholder = family.placeholder(kind)
-        found = 0 if placeholder is None else token_ids.count(placeholder)
+        found = sum(place[1] is kind for place in places)
         if found != len(items):
             differ[kind] = f"the prompt has {found} {kind} placeholders for {len(items)} {kind}s"
     return waiting, differ

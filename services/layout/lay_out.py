@@ -10,7 +10,7 @@ from schemas.expanded import Expanded, MediaSpan
 from schemas.media import MediaItem, MediaResolved
 from services.kv.address import Span, addresses
 from services.kv.reason import Reason
-from services.layout.contract import Proof, Why
+from services.layout.contract import Proof
 from services.layout.layouter import Layouter, estimate_tokens
 from services.layout.shapes import MediaShape
 from services.layout.view import View
@@ -53,7 +53,7 @@ def lay_out(
 
 
 def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: Layouter | None, proof: Proof) -> View:
-    shapes = [_shape(item, proof.of(item.kind)) for item in resolved.media]
+    shapes = [_shape(item, proof) for item in resolved.media]
     if layouter is None:
         detail = f"no usable model folder is known for {resolved.model}"
         return View([], reason=Reason.TEMPLATE_MISSING, detail=detail, prompt_tokens=estimate_tokens(body, shapes))
@@ -63,11 +63,12 @@ def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: Layouter |
     return view
 
 
-def _shape(item: MediaItem, why: Why | None) -> MediaShape:
+def _shape(item: MediaItem, proof: Proof) -> MediaShape:
     shape = MediaShape.of(item)
-    if shape.reason is not None or why is None:
+    if shape.reason is not None:
         return shape
-    return replace(shape, reason=why[0], detail=why[1])
+    why = proof.of(item.kind, (item.height or 0) * (item.width or 0))
+    return shape if why is None else replace(shape, reason=why[0], detail=why[1])
 
 
 def _media(items: Sequence[MediaItem], view: View) -> tuple[list[MediaItem], list[MediaSpan]]:

@@ -16,12 +16,15 @@ from services.layout.conversation import Conversation, developer_as_system, pars
 from services.layout.expansion import EXPANDED_KINDS, UNKNOWN_MEDIUM_TOKENS, expand
 from services.layout.families.family import Family, NotExact
 from services.layout.shapes import MediaShape
-from services.layout.templates import ChatTemplate, PromptError
+from services.layout.templates import MAX_RENDERED, ChatTemplate, PromptError, PromptTooLong
 from services.layout.tokenise import Tokeniser
 from services.layout.view import View
 
 CHARS_PER_TOKEN = 4
 """For the estimated length of prompts that can't be rendered."""
+
+MOST_CHARS_PER_TOKEN = 64
+"""A prompt with more characters for each token the model takes is not tokenised: an engine would refuse it."""
 
 
 class Layouter:
@@ -34,22 +37,20 @@ class Layouter:
         cache_tokens: int = 0,
         now: Callable[[], datetime] = datetime.now,
         seconds: float = 5.0,
-        follow_overrides: bool = False,
     ) -> None:
         """``cache_tokens`` bounds the remembered text pieces; ``seconds`` bounds one rendering.
 
-        With ``follow_overrides`` a request's ``mm_processor_kwargs`` are applied and exact, as in an engine; a router
-        can't know which of them an engine accepts.
         Raises CardError when the card's template is no template.
         """
         self.card = card
         self.tokeniser = Tokeniser.load(card.tokenizer_file, cache_tokens=cache_tokens)
         self._now = now
         self._seconds = seconds
-        self._follow_overrides = follow_overrides
         self._template = self._compile(card.template)
         same = card.tool_template == card.template
         self._tool_template = self._template if same else self._compile(card.tool_template)
+        bound = card.max_model_len
+        self._limit = MAX_RENDERED if bound is None else min(MAX_RENDERED, bound * MOST_CHARS_PER_TOKEN)
         self._known = () if card.family is None else EXPANDED_KINDS
 
     def _compile(self, source: str | None) -> ChatTemplate | None:
@@ -117,6 +118,7 @@ class Layouter:
             variables=request.variables,
             now=self._now(),
             give_up=lambda: time.monotonic() > deadline,
+            limit=self._limit,
         )
 
     def _tokens(self, text: str) -> list[int]:
@@ -131,15 +133,13 @@ class Layouter:
         return View(token_ids, exact_tokens=len(token_ids), variant=self.card.variant, prompt_tokens=len(token_ids))
 
     def _family(self, body: Mapping[str, Any]) -> Family | None:
-        """The layout with the request's own bounds: exact only with ``follow_overrides``, else a better estimate."""
+        """The layout with the request's own bounds. Not exact, an engine may refuse them, but a better estimate."""
         given = body.get("mm_processor_kwargs")
         if self.card.family is None or not given or not isinstance(given, dict):
             return self.card.family
         try:
             return self.card.family.overridden(given)
-        except NotExact as error:
-            if self._follow_overrides:
-                raise PromptError(str(error)) from None
+        except NotExact:
             return self.card.family
 
     def _shapes(
@@ -151,8 +151,6 @@ class Layouter:
             detail = f"the messages hold {len(kinds)} media, {len(media)} were resolved"
             return [MediaShape(kind, reason=Reason.PLACEHOLDER_MISMATCH, detail=detail) for kind in kinds]
         reasons = media_reasons(body)
-        if self._follow_overrides:
-            reasons = {kind: why for kind, why in reasons.items() if why[0] is not Reason.MM_PROCESSOR_KWARGS}
         return [_with_reason(shape, kind, reasons.get(kind)) for shape, kind in zip(media, kinds, strict=True)]
 
     def _before_unknown(
@@ -186,6 +184,8 @@ class Layouter:
 
     def _nothing(self, body: Mapping[str, Any], media: Sequence[MediaShape], error: PromptError) -> View:
         reason = Reason.TEMPLATE_MISSING if self._template is None else Reason.TEMPLATE_MISMATCH
+        if isinstance(error, PromptTooLong):
+            reason = Reason.BUDGET_EXCEEDED
         detail = str(error)[:300]
         return View(
             [], reason=reason, detail=detail, variant=self.card.variant, prompt_tokens=estimate_tokens(body, media)

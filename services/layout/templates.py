@@ -26,6 +26,10 @@ class PromptError(Exception):
     """The template refuses the conversation, or rendering it broke a bound. An engine would answer with an error."""
 
 
+class PromptTooLong(PromptError):
+    """The rendered prompt is longer than any model takes."""
+
+
 class TimeDependent(PromptError):
     """The template prints the time of day: two renderings differ."""
 
@@ -88,7 +92,7 @@ class ChatTemplate:
                 pieces.append(piece)
                 length += len(piece)
                 if length > limit:
-                    raise PromptError(f"the rendered prompt has over {limit} characters")
+                    raise PromptTooLong(f"the rendered prompt has over {limit} characters")
                 if give_up():
                     raise PromptError("rendering the chat template took too long")
         except PromptError:

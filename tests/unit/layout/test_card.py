@@ -158,6 +158,13 @@ class TestTemplates:
         found = ModelCard.load(folder)
         assert (found.template, found.tool_template) == ("d", "t")
 
+    def test_one_for_tools_beside_the_jinja_file(self, folder: Path) -> None:
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+        found = ModelCard.load(folder)
+        assert found.tool_template == "with tools"
+        assert found.template == (folder / "chat_template.jinja").read_text()
+
     def test_none_at_all(self, folder: Path, edit: Edit) -> None:
         (folder / "chat_template.jinja").unlink()
         (folder / "chat_template.json").unlink()
@@ -176,6 +183,13 @@ def test_tokens_an_engine_would_add_make_text_another_text(folder: Path, edit: E
     assert ModelCard.load(folder).text_reason is None
     edit("tokenizer_config.json", lambda c: c.update(added_tokens_decoder={"151700": {"content": "<|new|>"}}))
     assert ModelCard.load(folder).text_reason is Reason.TEMPLATE_MISMATCH
+
+
+def test_special_tokens_nobody_knows_make_text_another_text(folder: Path, edit: Edit) -> None:
+    edit("tokenizer_config.json", lambda config: config.update(extra_special_tokens={"x": "<|im_end|>"}))
+    assert ModelCard.load(folder).text_reason is None
+    edit("tokenizer_config.json", lambda config: config["additional_special_tokens"].append("<|new|>"))
+    assert "<|new|>" in (ModelCard.load(folder).text_detail or "")
 
 
 class TestFolders:

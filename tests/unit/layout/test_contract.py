@@ -55,6 +55,15 @@ def test_workers_that_proved_different_layouts() -> None:
     assert reasons(worker("w1"), other)[1] is Reason.WORKERS_DISAGREE
 
 
+def test_images_larger_than_what_the_probes_covered() -> None:
+    small = worker("w2", contract=contract(image=proven(max_pixels=1000)))
+    proof = proof_of([worker("w1"), small], "qwen2_5_vl")
+    assert proof.of(MediaKind.IMAGE, 1000) is None
+    why = proof.of(MediaKind.IMAGE, 1001)
+    assert why is not None
+    assert why == (Reason.CONTRACT_MISSING, "the image has 1001 pixels, layouts are proven up to 1000")
+
+
 def test_belief_can_be_asked_for() -> None:
     assert reasons(required=False) == reasons(worker(contract=None), required=False) == (None, None)
 

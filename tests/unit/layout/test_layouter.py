@@ -77,6 +77,14 @@ class TestExact:
         assert layouter(QWEN).render(body).endswith("<|im_start|>assistant\nWell,")
         assert view(body).exact
 
+    def test_a_template_that_takes_strings_gets_the_image_first(self) -> None:
+        source = "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}"
+        plain = Layouter(replace(card(QWEN), template=source))
+        found = plain.view(chat("look:", IMAGE, "what?"), [SMALL])
+        assert found.exact
+        text = "<|im_start|><|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>\nlook:\nwhat?"
+        assert found.token_ids == plain.encode(text)
+
     def test_null_is_as_good_as_missing(self) -> None:
         nulls = dict.fromkeys(
             ["chat_template", "tools", "documents", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs",
@@ -129,11 +137,9 @@ class TestItemsThatAreNotExact:
         if reason:
             assert text_before(found).endswith("a<|vision_start|>")
 
-    def test_an_engines_own_layouter_follows_overrides(self) -> None:
-        engine = Layouter(card(QWEN), follow_overrides=True)
-        found = engine.view(chat(IMAGE, mm_processor_kwargs={"min_pixels": 112 * 112}), [SMALL])
-        assert (found.reason, found.vision_tokens) == (None, 16)
-        assert engine.view(chat(IMAGE, mm_processor_kwargs={"fps": 1}), [SMALL]).exact_tokens == 0
+    def test_bounds_in_the_request_still_make_a_better_estimate(self) -> None:
+        found = view(chat(IMAGE, mm_processor_kwargs={"min_pixels": 112 * 112}), SMALL)
+        assert (found.reason, found.vision_tokens) == (Reason.MM_PROCESSOR_KWARGS, 16)
 
 
 class TestTypedPlaceholders:
@@ -231,6 +237,10 @@ class TestPromptsNobodyFollows:
     @pytest.mark.parametrize("content", ["a\ud800", "\udfff"])
     def test_lone_surrogates(self, content: str) -> None:
         assert view(chat(content)).reason is Reason.TEMPLATE_MISMATCH
+
+    def test_a_prompt_longer_than_any_the_model_takes(self) -> None:
+        found = Layouter(replace(card(QWEN), max_model_len=10)).view(chat("word " * 200))
+        assert (found.reason, found.exact_tokens, found.prompt_tokens) == (Reason.BUDGET_EXCEEDED, 0, 250)
 
     def test_nul_is_text(self) -> None:
         assert view(chat("a\x00b")).exact
