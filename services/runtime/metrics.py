@@ -167,3 +167,14 @@ ROUTER_SNAPSHOTS_ASKED = counter("kvroute_router_snapshots_asked_total", "snapsh
 ROUTER_INDEX_ENTRIES = gauge("kvroute_router_index_entries", "addresses in the index, over all models and tiers")
 ROUTER_UNCERTAIN_SLOTS = gauge("kvroute_router_uncertain_slots", "slots whose index had a gap and no snapshot since")
 ROUTER_REQUESTS_OPEN = gauge("kvroute_router_requests_open", "requests decided and not ended")
+
+# Gateway
+GATEWAY_REQUESTS = counter("kvroute_gateway_requests_total", "HTTP requests by route and status", ("route", "status"))
+GATEWAY_IN_FLIGHT = gauge("kvroute_gateway_in_flight", "chat and route requests being served")
+GATEWAY_FIRST_PIECE_SECONDS = histogram(
+    "kvroute_gateway_first_piece_seconds", "from the request's publishing to the first piece of its answer", ("kind",)
+)
+GATEWAY_ENDED = counter(
+    "kvroute_gateway_ended_total", "how answers ended: final, or why they were given up", ("why",)
+)
+GATEWAY_PIECES = counter("kvroute_gateway_pieces_total", "pieces of answers that came, by what became of them", ("fate",))
