@@ -13,13 +13,15 @@ from schemas.types import Message, request_key
 from schemas.work import Response, ResponseError
 from services.runtime.bus import Sender
 from services.runtime.clock import Clock
-from services.runtime.errors import Refused
+from services.runtime.errors import BadRecord, Refused
+from services.runtime.logs import get_logger
 from services.runtime.topics import LIFECYCLE
 
 CANCELLED_STATUS = 499
 """Status of a request whose client went away (nginx's word for it; never sent over HTTP)."""
 
 _DETAIL_LIMIT = 500
+_log = get_logger("runtime.refusal")
 
 
 class Addressed(Protocol):
@@ -76,11 +78,12 @@ async def refuse(service: Stage, envelope: Addressed, refused: Refused, *, stage
     """End a request: publish Lifecycle (refused, or cancelled for status 499) and, if it has one, the final answer.
 
     Both are sent at once and awaited together. Raises Transient when the broker can't be reached; doing it again is
-    harmless, since readers drop a second (request, attempt, index).
+    harmless, since readers drop a second (request, attempt, index). An answer whose topic does not exist is dropped:
+    nobody can read it, and the fact is stated.
     """
     sends = [_send_lifecycle(service, envelope, refused, stage, attempt)]
     if envelope.reply_to:
-        sends.append(_send(service, envelope.reply_to, error_response(envelope, refused, attempt), envelope))
+        sends.append(_send_answer(service, envelope.reply_to, error_response(envelope, refused, attempt), envelope))
     outcomes = await asyncio.gather(*sends, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -120,6 +123,13 @@ async def _send_lifecycle(service: Stage, envelope: Addressed, refused: Refused,
         timings_ms=getattr(envelope, "timings_ms", {}),
     )
     await _send(service, LIFECYCLE.name, fact, envelope)
+
+
+async def _send_answer(service: Stage, reply_to: str, answer: Response, envelope: Addressed) -> None:
+    try:
+        await _send(service, reply_to, answer, envelope)
+    except BadRecord as error:
+        _log.warning("nobody can be told of a refusal", request=answer.key, error=str(error))
 
 
 async def _send(service: Stage, topic: str, message: Message, envelope: Addressed) -> None:

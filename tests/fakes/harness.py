@@ -43,8 +43,9 @@ class Registered:
 
 
 class Harness(Service):
-    """A ``Service`` that connects to nothing. Tests push records, tick jobs, and read ``sender.sent`` and ``dead_letters``.
+    """A ``Service`` that connects to nothing.
 
+    Tests push records, tick jobs, and read ``sender.sent`` and ``dead_letters``.
     What a stage sends to a topic it projects itself comes back to its projections at once
     (``loopback=False``: when ``deliver`` is called).
     """
@@ -260,6 +261,15 @@ class Harness(Service):
     def ready(self) -> bool:
         """Whether every check says yes."""
         return all(check() for check in self.readiness.values())
+
+    def sick(self) -> list[str]:
+        """Reasons to restart: none."""
+        return []
+
+    def unready(self) -> list[str]:
+        """Reasons why no work should come yet."""
+        reasons = [f"projection of {p.topic.name} is catching up" for p in self.projections if not p.caught_up]
+        return reasons + [name for name, check in self.readiness.items() if not check()]
 
     @property
     def groups(self) -> dict[str, str | None]:
