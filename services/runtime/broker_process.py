@@ -19,6 +19,7 @@ from pathlib import Path
 from services.runtime.errors import KvrouteError
 
 _PR_SET_PDEATHSIG = 1
+_SETTLE_SECONDS = 0.05
 _LOOPBACK = "127.0.0.1"
 _WATCHDOG = """
 import os, signal, sys, time
@@ -106,7 +107,10 @@ class BrokerProcess:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
-                return
+                # Was it the child that answered, or who had the port before? Then the child is about to end.
+                await asyncio.sleep(_SETTLE_SECONDS)
+                if self._process.poll() is None:
+                    return
 
     async def stop(self, ask: signal.Signals, seconds: float) -> None:
         """Ask the child to end, then make it. Returns when it is gone."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from typing import ParamSpec, TypeVar
 
 from services.runtime.errors import KvrouteError
 from services.runtime.metrics import OFFLOADED_SECONDS
+from services.runtime.offload_child import prepare_child
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,7 +100,7 @@ class DecodePool:
 
     def _add(self) -> None:
         # "spawn": a forked child would inherit locks, sockets and the event loop of a running service.
-        executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare_child)
+        executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=prepare_child)
         self._alive.add(executor)
         self._executors.put_nowait(executor)
 
@@ -111,16 +110,3 @@ class DecodePool:
         executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.kill()
-
-
-def _prepare_child() -> None:
-    """Ctrl-C goes to the whole terminal, but the parent ends its children itself; when it is killed, they end too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -76,6 +76,11 @@ class Subscription:
 
     async def stop(self) -> None:
         """Leave the group."""
+        coordinator = getattr(self.consumer, "_coordinator", None)
+        if coordinator is not None and coordinator.generation == 0:
+            # Tansu counts generations from 0 and aiokafka says good-bye only from 1 on: without this the next member
+            # of the group would wait until our session has run out.
+            coordinator.generation = 1
         await self._broker.stop()
 
     @property

@@ -1,0 +1,21 @@
+"""What a decode process does first. Imports next to nothing: every process pays for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from multiprocessing import parent_process
+
+
+def prepare_child() -> None:
+    """Leave Ctrl-C to the parent, which ends its children itself; and end when the parent was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
