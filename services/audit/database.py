@@ -37,6 +37,18 @@ def database_url(settings: Settings) -> URL:
     return url.set(drivername=DRIVERS[dialect])
 
 
+def missing_file(settings: Settings) -> Path | None:
+    """The SQLite file that does not exist yet; None when it does or the store is PostgreSQL.
+
+    Connecting would make an empty one: who only reads asks first.
+    """
+    url = database_url(settings)
+    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
+        return None
+    path = Path(url.database)
+    return None if path.exists() else path
+
+
 def describe(url: URL) -> str:
     """The URL without its password, for people and logs."""
     return url.set(query={}).render_as_string(hide_password=True)

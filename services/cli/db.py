@@ -9,7 +9,7 @@ import click
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.audit import migrate
-from services.audit.database import database_url, describe, open_engine
+from services.audit.database import database_url, describe, missing_file, open_engine
 from services.audit.faults import is_databases_fault
 from services.cli.exits import Away
 from services.cli.session import Session, command_options, examples
@@ -18,8 +18,15 @@ from services.runtime.settings import Settings
 Answer = TypeVar("Answer")
 
 
-async def with_store(settings: Settings, ask: Callable[[AsyncEngine], Awaitable[Answer]]) -> Answer:
-    """Open the audit store, ask, close. Raises Away when it can't be reached."""
+async def with_store(
+    settings: Settings, ask: Callable[[AsyncEngine], Awaitable[Answer]], *, create: bool = False
+) -> Answer:
+    """Open the audit store, ask, close. Raises Away when it can't be reached, or (unless ``create``) does not exist."""
+    if not create and (path := missing_file(settings)) is not None:
+        raise Away(
+            f"there is no audit store at {path.absolute()}: name it with KVROUTE_DATABASE_URL, or make it with "
+            "`kvroute up` or `kvroute db upgrade`"
+        )
     engine = open_engine(settings)
     try:
         return await ask(engine)
@@ -50,7 +57,7 @@ def upgrade(session: Session) -> None:
     """Bring the schema to the one this build needs. Does nothing when it is; safe to run from many places at once."""
     settings = session.settings
     with session.out.working("migrating"):
-        done = session.run(with_store(settings, migrate.upgrade_engine))
+        done = session.run(with_store(settings, migrate.upgrade_engine, create=True))
     if session.out.json:
         session.out.value({"database": describe(database_url(settings)), "before": done.before, "after": done.after})
     elif done.before == done.after:

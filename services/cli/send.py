@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from services.audit.database import open_engine
+from services.audit.database import missing_file, open_engine
 from services.audit.explain import Attempt, UnknownRequest, explain
 from services.cli.chat import body_of, chat_options, gateway_url, headers_of
 from services.cli.gateway_client import Answer, GatewayClient
@@ -103,6 +103,8 @@ async def first_model(gateway: GatewayClient) -> str:
 
 async def _audited(settings: Settings, request_id: str) -> Attempt | None:
     """The last attempt with its outcome, once it is in the store; None when the store does not have it in time."""
+    if missing_file(settings) is not None:
+        return None
     engine = open_engine(settings)
     until = time.monotonic() + AUDIT_SECONDS
     found: Attempt | None = None

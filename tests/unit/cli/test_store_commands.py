@@ -1,0 +1,171 @@
+"""db, audit and explain, with a real SQLite store."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.audit.explain import Attempt
+from services.cli import exits
+from services.cli.explained import cost_bar, why
+from tests.fakes.cli import shape
+
+
+def test_db_upgrade_makes_the_schema_and_is_repeatable(kvroute, tmp_path, monkeypatch):
+    monkeypatch.setenv("KVROUTE_DATABASE_URL", f"sqlite:///{tmp_path}/new.sqlite3")
+    assert kvroute("db", "upgrade").value["after"] == "0001"
+    assert kvroute("db", "upgrade").value["before"] == "0001"
+    assert "already" in kvroute("db", "upgrade", "--table").out
+
+
+def test_db_status_says_what_to_do(kvroute, tmp_path, monkeypatch):
+    monkeypatch.setenv("KVROUTE_DATABASE_URL", f"sqlite:///{tmp_path}/new.sqlite3")
+    (tmp_path / "new.sqlite3").touch()
+    ran = kvroute("db", "status", "--table")
+    assert ran.code == exits.FAILED
+    assert "kvroute db upgrade" in ran.out
+    kvroute("db", "upgrade")
+    assert kvroute("db", "status").value["ready"] is True
+
+
+def test_a_database_that_is_away_is_said_without_its_password(kvroute, monkeypatch):
+    monkeypatch.setenv("KVROUTE_DATABASE_URL", "postgresql://u:hidden@127.0.0.1:1/d")
+    ran = kvroute("audit", "recent")
+    assert ran.code == exits.AWAY
+    assert "hidden" not in ran.err
+    assert "KVROUTE_DATABASE_URL" in ran.err
+
+
+def test_reading_does_not_make_a_store(kvroute, tmp_path):
+    ran = kvroute("explain", "hit")
+    assert ran.code == exits.AWAY
+    assert "kvroute up" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_without_schema_asks_for_the_upgrade(kvroute, tmp_path, monkeypatch):
+    (tmp_path / "new.sqlite3").touch()
+    monkeypatch.setenv("KVROUTE_DATABASE_URL", f"sqlite:///{tmp_path}/new.sqlite3")
+    ran = kvroute("audit", "recent")
+    assert ran.code == exits.AWAY
+    assert "kvroute db upgrade" in ran.err
+
+
+@pytest.mark.usefixtures("store")
+class TestAudit:
+    def test_recent(self, kvroute):
+        rows = kvroute("audit", "recent").value
+        assert {row["request_id"] for row in rows} == {"hit", "short", "busy"}
+        assert {"worker_id", "overlap_confirmed", "total_blocks", "predicted_tokens", "cached_tokens"} <= shape(rows)
+        assert rows[0]["created_at"] == "2026-01-01T12:00:00Z"
+
+    def test_recent_as_a_table(self, kvroute):
+        out = kvroute("audit", "recent", "--table").out
+        assert "3/8" in out
+        assert "all_busy" in out
+
+    def test_recent_can_be_narrowed(self, kvroute):
+        assert len(kvroute("audit", "recent", "--limit", "1").value) == 1
+        assert kvroute("audit", "recent", "--worker", "w9").value == []
+        assert kvroute("audit", "recent", "--model", "other").value == []
+
+    def test_since_bounds_every_list(self, kvroute):
+        kvroute.now_ms += 2 * 3_600_000
+        for command in ("recent", "workers", "models", "fallbacks"):
+            assert kvroute("audit", command, "--since", "1h").value == []
+
+    def test_a_wrong_span_is_wrong_usage(self, kvroute):
+        ran = kvroute("audit", "recent", "--since", "yesterday")
+        assert ran.code == exits.USAGE
+        assert "expected a span" in ran.err
+
+    def test_workers(self, kvroute):
+        (row,) = kvroute("audit", "workers").value
+        assert (row["worker_id"], row["attempts"], row["share"]) == ("w1", 2, 1.0)
+        assert "100.0 %" in kvroute("audit", "workers", "--table").out
+
+    def test_models(self, kvroute):
+        (row,) = kvroute("audit", "models").value
+        assert (row["model"], row["attempts"], row["not_routed"]) == ("qwen3-vl", 3, 1)
+        assert "qwen3-vl" in kvroute("audit", "models", "--table").out
+
+    def test_fallbacks(self, kvroute):
+        (row,) = kvroute("audit", "fallbacks").value
+        assert (row["reason"], row["example_request_id"]) == ("fetch_failed", "short")
+        assert "fetch_failed" in kvroute("audit", "fallbacks", "--table").out
+
+
+@pytest.mark.usefixtures("store")
+class TestExplain:
+    def test_as_json(self, kvroute):
+        found = kvroute("explain", "hit").value
+        assert found["request"]["request_id"] == "hit"
+        assert found["media"][0]["identity"] == "00000000000000ab"
+        (attempt,) = found["attempts"]
+        assert (attempt["realised_blocks"], attempt["token_error"]) == (3, 0)
+        assert [candidate["worker_id"] for candidate in attempt["candidates"]] == ["w1", "w2"]
+        assert attempt["why"] == "w1 holds 3 of 8 blocks and costs 5.12 blocks; the next, w2, costs 8.12"
+
+    def test_as_a_drawing(self, kvroute):
+        out = kvroute("explain", "hit", "--table").out
+        assert "attempt 1: w1 holds 3 of 8 blocks" in out
+        assert "predicted 48 tokens (3 blocks), realised 48 tokens (3 blocks): as predicted" in out
+        assert "█" * 24 in out  # w2 costs most: a full bar
+        assert "→" in out
+        assert "00000000000000ab" in out
+        assert "example.com/a.png" in out
+        assert "first token after 80 ms" in out
+
+    def test_where_exactness_ends_and_what_was_mispredicted(self, kvroute):
+        out = kvroute("explain", "short", "--table").out
+        assert "exact_prefix" not in out
+        assert "40 of 130 tokens are exact" in out
+        assert "fetch_failed (HTTP 404)" in out
+        assert "16 fewer than predicted" in out
+
+    def test_a_request_nobody_could_take(self, kvroute):
+        assert "all_busy: none of 0 slots could take it" in kvroute("explain", "busy", "--table").out
+
+    def test_a_request_that_was_refused(self, kvroute):
+        out = kvroute("explain", "refused", "--table").out
+        assert "ended before any decision: refused by media (bad_image)" in out
+        assert "a truncated JPEG" in out
+
+    def test_an_unknown_request(self, kvroute):
+        ran = kvroute("explain", "nobody")
+        assert ran.code == exits.FAILED
+        assert "kvroute audit recent" in ran.err
+
+
+def candidate(prefill=0.0, decode=0.0, request=0.0):
+    return {"prefill_cost": prefill, "decode_cost": decode, "request_cost": request}
+
+
+@pytest.mark.parametrize(
+    ("terms", "bar"),
+    [
+        (candidate(10), "██████████"),
+        (candidate(5, 5), "█████▒▒▒▒▒"),
+        (candidate(1.4, 1.4, 1.4), "█▒▒░"),
+        (candidate(), ""),
+        (candidate(-3, 5), "▒▒▒▒▒"),
+        (candidate(99), "██████████"),
+    ],
+)
+def test_a_bar_is_the_cost_by_its_terms(terms, bar):
+    assert cost_bar(terms, longest=10, width=10).plain == bar
+
+
+def test_no_cost_at_all_draws_nothing():
+    assert cost_bar(candidate(), longest=0).plain == ""
+
+
+def attempt(**decision):
+    values = {"outcome": "routed", "worker_id": "w1", "overlap_confirmed": 2, "overlap_predicted": 2, "total_blocks": 8,
+              "ties": 1, "candidate_count": 2}  # fmt: skip
+    rows = [{"chosen": True, "worker_id": "w1", "cost": 1.0}, {"chosen": False, "worker_id": "w2", "cost": 1.0}]
+    return Attempt(1, values | decision, rows, None)
+
+
+def test_why_tells_of_ties_and_recent_decisions():
+    assert why(attempt(ties=2)).endswith("drawn among 2 that cost the same")
+    assert "(5 with recent decisions counted)" in why(attempt(overlap_predicted=5))
