@@ -17,6 +17,7 @@ FINISHED_SECONDS = 3600.0
 _FINISHED_MOST = 100_000
 _QUEUED_BYTES = 8 << 20
 _GAP_SECONDS = 5.0
+_LAST_PIECES_SECONDS = 2.0
 
 
 class Pending:
@@ -26,6 +27,7 @@ class Pending:
         self.asked = asked
         self.binding = Binding()
         self.last_piece: float | None = None
+        self._lost_at: float | None = None
         self._queue: asyncio.Queue[Response | Broken] = asyncio.Queue()
         self._queued_bytes = 0
 
@@ -49,7 +51,10 @@ class Pending:
         if source is None or last is None or self.binding.done:
             return
         if ended(source, last, now):
-            self._forward(self.binding.source_ended(source))
+            # Its last pieces may still be on their way: they come through another topic than the news of its end.
+            self._lost_at = now if self._lost_at is None else self._lost_at
+            if now - max(self._lost_at, last) >= _LAST_PIECES_SECONDS:
+                self._forward(self.binding.source_ended(source))
         elif self.binding.waits_for_piece and now - last > _GAP_SECONDS:
             self._forward(self.binding.break_off("pieces_missing", "a piece of the answer did not come"))
 

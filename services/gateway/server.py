@@ -61,8 +61,9 @@ class GatewayServer:
     async def drain(self) -> None:
         """Take no new requests and wait for those in flight, as long as the setting says."""
         self._chat.draining = True
-        if self._site is not None:
-            await self._site.stop()
+        site, self._site = self._site, None
+        if site is not None:
+            await site.stop()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._register.wait_empty(), self._service.settings.drain_seconds)
 
