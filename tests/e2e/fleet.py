@@ -15,7 +15,7 @@ from services.cli.free_port import free_port
 from services.runtime.settings import Settings
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "qwen2.5-vl"
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 
 
 class Fleet:
