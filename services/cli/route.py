@@ -70,9 +70,8 @@ async def _route(
 ) -> dict[str, Any]:
     async with session.wiring.gateway(gateway_url(session.settings, url), api_key) as gateway:
         body = body_of(model or await first_model(gateway), text, images, system)
-        sent = headers_of(**headers) | ({"X-Kvroute-Book": "true"} if book else {})
         with session.out.working("asking the router"):
-            return await gateway.post("/v1/route", body, sent)
+            return await gateway.post("/v1/route?book=true" if book else "/v1/route", body, headers_of(**headers))
 
 
 async def _done(session: Session, request_id: str, url: str, api_key: str | None) -> None:

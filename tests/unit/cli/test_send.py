@@ -111,7 +111,7 @@ class TestRoute:
     def test_booking_and_its_end(self, kvroute):
         kvroute("route", "Hello", "--book", "--request-id", "job-7")
         assert kvroute("route", "--done", "job/7").value == {"request_id": "job/7", "done": True}
-        assert [path for path, _, _ in kvroute.gateway.asked] == ["/v1/route", "/v1/route/job%2F7/done"]
+        assert [path for path, _, _ in kvroute.gateway.asked] == ["/v1/route?book=true", "/v1/route/job%2F7/done"]
 
     @pytest.mark.parametrize("arguments", [(), ("Hello", "--done", "x")])
     def test_a_text_or_done(self, kvroute, arguments):
