@@ -35,14 +35,15 @@ def read_metrics(text: str) -> EngineMetrics:
             found.block_size = _number(labels.get("block_size"))
             found.num_blocks = _number(labels.get("num_gpu_blocks"))
             continue
-        rank = _number(labels.get("engine")) or 0
-        values.setdefault(rank, {})[name] = float(raw)
+        rank, value = _number(labels.get("engine")) or 0, float(raw)
+        if value == value:
+            values.setdefault(rank, {})[name] = value
     for rank, reading in values.items():
         usage = next((reading[name] for name in _USAGE if name in reading), 0.0)
         found.loads[rank] = Load(
             running=int(reading.get(_RUNNING, 0)),
             waiting=int(reading.get(_WAITING, 0)),
-            kv_usage=min(1.0, max(0.0, usage if usage == usage else 0.0)),
+            kv_usage=min(1.0, max(0.0, usage)),
         )
     return found
 

@@ -41,7 +41,8 @@ class EventStream:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._context: Any = zmq.asyncio.Context()
+        # One context a process, never ended: ending one waits for every socket, even inside a garbage collection.
+        self._context: Any = zmq.asyncio.Context.instance()
         self._socket: Any = None
 
     def open(self) -> None:
@@ -64,7 +65,6 @@ class EventStream:
         if self._socket is not None:
             self._socket.close(0)
             self._socket = None
-        self._context.destroy(0)
 
     async def receive(self) -> RawBatch:
         """The next live batch. Frames that are no batch are passed over."""

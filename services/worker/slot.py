@@ -22,6 +22,10 @@ from services.worker.translate import Translator
 YIELD_EVERY = 32
 """Replayed batches between two looks at the event loop."""
 
+QUIET_SECONDS = (0.5, 5.0)
+"""Silence after which replay is asked whether something was lost: the first time (a subscription takes a moment to
+stand while the engine already speaks), and from then on."""
+
 WATCH_SECONDS = 0.02
 _log = get_logger("worker.slot")
 
@@ -85,8 +89,15 @@ class Slot:
         if self._stream is None:
             await asyncio.Event().wait()
             return
+        quiet = QUIET_SECONDS
         while True:
-            raw = await self._stream.receive()
+            try:
+                async with asyncio.timeout(quiet[0]):
+                    raw = await self._stream.receive()
+            except TimeoutError:
+                quiet = quiet[1:] or quiet
+                await self._look_behind()
+                continue
             batch = self._decode(raw)
             verdict = self._tracker.judge(raw.seq, batch.at if batch else float("-inf"))
             if verdict is Verdict.RESTARTED:
@@ -97,6 +108,12 @@ class Slot:
             if verdict is not Verdict.DUPLICATE:
                 self._accept(raw, batch)
             self.publisher.changed()
+
+    async def _look_behind(self) -> None:
+        """A lost batch shows when the next one comes, and the next one may come late: ask."""
+        with contextlib.suppress(ReplayFailed):
+            if await self._replay(self._tracker.expected) is not None:
+                self.publisher.changed()
 
     async def _fill(self, seq: int) -> None:
         expected = self._tracker.expected

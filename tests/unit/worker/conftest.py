@@ -44,7 +44,7 @@ class Stand:
     async def start(self) -> Stand:
         """Start the agent and wait until it is registered."""
         await self.harness.start()
-        await self.until(lambda: self.agent.registered)
+        await self.until(lambda: self.agent.registered and self.heartbeats)
         return self
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -42,7 +42,7 @@ class FakeEngine:
         self.version = "0.32.0"
         self.tokens: Callable[[dict[str, Any]], list[int]] = lambda body: [1, 2, 3]
         self.chat: Chat = answer_plainly
-        self.chats: list[tuple[dict[str, Any], dict[str, str]]] = []
+        self.chats: list[tuple[dict[str, Any], Mapping[str, str]]] = []
         self.ended: list[str] = []
         """X-Request-Id of chats whose connection was closed before their end."""
         self.replays: list[int] = []
@@ -60,7 +60,7 @@ class FakeEngine:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.asyncio.Context.instance()
         self._pub = self._context.socket(zmq.PUB)
         self.events_port = self._pub.bind_to_random_port("tcp://127.0.0.1")
         self._router = self._context.socket(zmq.ROUTER)
@@ -73,7 +73,9 @@ class FakeEngine:
         await self.stop_listening()
         assert self._replaying is not None
         self._replaying.cancel()
-        self._context.destroy(0)
+        await asyncio.gather(self._replaying, return_exceptions=True)
+        self._pub.close(0)
+        self._router.close(0)
 
     async def listen(self) -> None:
         """Begin to listen, on the same port as before."""
@@ -164,7 +166,7 @@ class FakeEngine:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        self.chats.append((body, dict(request.headers)))
+        self.chats.append((body, request.headers))
         try:
             return await self.chat(request, body)
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from schemas.worker import Worker, WorkerState
 from services.kv.address import addresses
 from services.runtime.errors import Transient
 from services.runtime.topics import CONTROL, KV_EVENTS, WORKERS, work_topic
+from services.worker import slot
 from services.worker.agent import Superseded
 from tests.unit.worker.conftest import Stand
 from tests.unit.worker.fake_engine import BLOCK_SIZE, FakeEngine, stored
@@ -97,6 +98,18 @@ async def test_a_lost_batch_is_replayed(stand: Stand) -> None:
     await stand.engine.publish(stored([3], TOKENS[8:12], parent=2))
     await stand.until(lambda: stand.resident() == set(CHAIN[:3]))
     assert stand.engine.replays == [0, 1]
+    assert stand.kv_events[-1].complete
+
+
+async def test_a_lost_last_batch_is_found_in_the_silence_after_it(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "QUIET_SECONDS", (0.01, 0.05))
+    await stand.start()
+    await stand.engine.publish(stored([1], TOKENS[:4]), lose=True)
+    await stand.until(lambda: stand.resident() == set(CHAIN[:1]))
+    await stand.engine.publish(stored([2], TOKENS[4:8], parent=1), lose=True)
+    await stand.until(lambda: stand.resident() == set(CHAIN[:2]))
     assert stand.kv_events[-1].complete
 
 
