@@ -89,7 +89,7 @@ class Slot:
         if self._stream is None:
             await asyncio.Event().wait()
             return
-        quiet = QUIET_SECONDS
+        quiet: tuple[float, ...] = QUIET_SECONDS
         while True:
             try:
                 async with asyncio.timeout(quiet[0]):
