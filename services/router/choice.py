@@ -15,7 +15,7 @@ TIE = 1e-9
 """Costs closer than this are the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scored:
     """A slot with its terms and what the policy makes of them."""
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.router.situation import Parameters, Prompt, SlotView
-from services.router.slots import Overlap
+from services.router.slots import NO_OVERLAP, Overlap
 
 HOST_TOKENS = 0.75
 DISK_TOKENS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Terms:
     """Every number of one slot's cost."""
 
@@ -47,14 +47,12 @@ def cost_terms(prompt: Prompt, slot: SlotView, parameters: Parameters) -> Terms:
     confirmed = slot.overlap
     usable = prompt.usable(confirmed.blocks, size)
     predicted = max(slot.overlap_predicted, confirmed.blocks)
-    counted = _with_predicted(confirmed, predicted).limited(prompt.usable(predicted, size))
-    cached = (counted.device + HOST_TOKENS * counted.host + DISK_TOKENS * counted.disk) * size
-    credit = (
-        parameters.overlap_credit * counted.device
-        + parameters.host_credit * counted.host
-        + parameters.disk_credit * counted.disk
-    )
-    vision = prompt.vision_tokens(counted.blocks * size)
+    counted = _with_predicted(confirmed, predicted).limited(prompt.usable(predicted, size)) if predicted else NO_OVERLAP
+    device, host, disk = counted
+    cached = (device + HOST_TOKENS * host + DISK_TOKENS * disk) * size
+    credit = parameters.overlap_credit * device + parameters.host_credit * host + parameters.disk_credit * disk
+    cached_tokens = (device + host + disk) * size
+    vision = prompt.vision_tokens(cached_tokens)
     weighted_vision = parameters.vision_weight * vision
     prefill_tokens = slot.active_prefill_tokens + max(0.0, prompt.prompt_tokens - cached) + cached + weighted_vision
     prefill = parameters.prefill_scale * max(0.0, prefill_tokens / size - credit)
@@ -68,7 +66,7 @@ def cost_terms(prompt: Prompt, slot: SlotView, parameters: Parameters) -> Terms:
         counted=counted,
         predicted=predicted,
         vision_tokens=vision,
-        new_prefill_tokens=round(max(0, prompt.prompt_tokens - counted.blocks * size) + weighted_vision),
+        new_prefill_tokens=round(max(0, prompt.prompt_tokens - cached_tokens) + weighted_vision),
         new_decode_blocks=new_blocks,
         prefill_cost=prefill,
         decode_cost=decode,
@@ -79,4 +77,4 @@ def cost_terms(prompt: Prompt, slot: SlotView, parameters: Parameters) -> Terms:
 
 def _with_predicted(confirmed: Overlap, predicted: int) -> Overlap:
     """Predicted blocks lie past the confirmed ones and are on the device when their time comes."""
-    return confirmed._replace(device=confirmed.device + predicted - confirmed.blocks)
+    return Overlap(predicted - confirmed.host - confirmed.disk, confirmed.host, confirmed.disk)

@@ -10,6 +10,16 @@ from schemas.worker import Heartbeat, Worker, WorkerState
 from services.router.slots import Slot, SlotEpoch
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank of a registered worker, in its present epoch."""
+
+    life: SlotEpoch
+    slot: Slot
+    worker: Worker
+    loras: frozenset[str]
+
+
 @dataclass(slots=True)
 class SlotState:
     """What the last heartbeat said, and how long it counts."""
@@ -31,6 +41,7 @@ class Fleet:
         self._heard = started
         self.workers: dict[str, Worker] = {}
         self.states: dict[Slot, SlotState] = {}
+        self._members: dict[str, list[Member]] | None = None
 
     def begin(self, now: float) -> None:
         """Listen as from now: everybody gets a whole lease's time to be heard."""
@@ -49,11 +60,13 @@ class Fleet:
         if known is not None and (worker.epoch > known.epoch or worker.state is WorkerState.RETIRED):
             ended = list(_lives(known))
         self.workers[worker.worker_id] = worker
+        self._members = None
         return ended
 
     def forget(self, worker_id: str) -> list[SlotEpoch]:
         """The registration was deleted. Returns the lives that ended by it."""
         known = self.workers.pop(worker_id, None)
+        self._members = None
         return list(_lives(known)) if known is not None else []
 
     def heartbeat(self, beat: Heartbeat, now: float, *, fresh: bool = True) -> None:
@@ -79,9 +92,14 @@ class Fleet:
                 for life in _lives(worker):
                     yield life, worker
 
-    def lives_of(self, model: str) -> list[tuple[SlotEpoch, Worker]]:
+    def members(self, model: str) -> list[Member]:
         """Every rank of every worker of a model that is not retired."""
-        return [(life, worker) for life, worker in self.lives() if worker.model == model]
+        if self._members is None:
+            self._members = {}
+            for life, worker in self.lives():
+                member = Member(life, life.slot, worker, frozenset(worker.loras))
+                self._members.setdefault(worker.model, []).append(member)
+        return self._members.get(model, [])
 
     def state(self, life: SlotEpoch) -> SlotState | None:
         """The last heartbeat of exactly this life."""

@@ -32,10 +32,10 @@ class CacheMatch:
         self._overlaps = overlaps
         self._streams = streams
 
-    def of(self, life: SlotEpoch) -> tuple[Overlap, bool]:
+    def of(self, slot: Slot, epoch: int) -> tuple[Overlap, bool]:
         """The slot's overlap, and whether its index is uncertain. Another epoch's blocks are no overlap."""
-        stream = self._streams.get(life.slot)
-        if stream is None or stream.epoch != life.epoch:
+        stream = self._streams.get(slot)
+        if stream is None or stream.epoch != epoch:
             return NO_OVERLAP, False
         return self._overlaps.get(stream.resident.number, NO_OVERLAP), stream.uncertain
 

@@ -34,7 +34,7 @@ class Booking:
     deadline_ms: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SlotLoad:
     """Sums over a slot's open bookings. ``blocks`` counts one that several prompts share once."""
 
@@ -49,6 +49,9 @@ class _Account:
     prefill_tokens: int = 0
     unaddressed: int = 0
     requests: int = 0
+
+
+_IDLE = SlotLoad()
 
 
 class Ledger:
@@ -128,7 +131,7 @@ class Ledger:
         """What the slot is busy with."""
         account = self._accounts.get(life)
         if account is None:
-            return SlotLoad()
+            return _IDLE
         shared = sum(tree.blocks(life) for tree in self._trees.values())
         return SlotLoad(account.prefill_tokens, shared + account.unaddressed, account.requests)
 

@@ -40,12 +40,14 @@ class Prompt:
 
     def vision_tokens(self, cached_tokens: int) -> int:
         """Tokens the vision encoder must still fill: those of media that do not lie in the cached prefix whole."""
+        if not self.media:
+            return self.unplaced_vision_tokens
         return self.unplaced_vision_tokens + sum(m.vision_tokens for m in self.media if m.end > cached_tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SlotView:
-    """A slot as it stands at the moment of the choice."""
+    """A slot as it stands at the moment of the choice. Not frozen: there may be a thousand, and it costs."""
 
     life: SlotEpoch
     model: str

@@ -13,8 +13,6 @@ from services.router.predicted import Predicted
 from services.router.situation import SlotView
 from services.router.slots import NO_OVERLAP, SlotEpoch
 
-_NOTHING: dict[SlotEpoch, int] = {}
-
 
 class Surroundings:
     """Everything the router knows, from which the views of a prompt are taken."""
@@ -39,23 +37,25 @@ class Surroundings:
             matches[size] = self.kv.match(model, size, addresses)
             predicted[size] = self.predicted.match((model, size), addresses)
             active[size] = self.ledger.active((model, size), addresses)
-        lives = self.fleet.lives_of(model)
-        loads = {life: self.ledger.load(life) for life, _ in lives}
+        members = self.fleet.members(model)
+        loads = [self.ledger.load(member.life) for member in members]
         requests: Counter[str] = Counter()
-        for life, load in loads.items():
-            requests[life.worker_id] += load.requests
+        for member, load in zip(members, loads, strict=True):
+            requests[member.life.worker_id] += load.requests
         views = []
-        for life, worker in lives:
+        for member, load in zip(members, loads, strict=True):
+            life, slot, worker = member.life, member.slot, member.worker
             size = worker.block_size
-            state = self.fleet.state(life)
-            load = loads[life]
-            overlap, uncertain = matches[size].of(life) if size in matches else (NO_OVERLAP, False)
+            state = self.fleet.states.get(slot)
+            if state is not None and state.epoch != life.epoch:
+                state = None
+            overlap, uncertain = matches[size].of(slot, life.epoch) if size in matches else (NO_OVERLAP, False)
             views.append(
                 SlotView(
                     life=life,
                     model=model,
                     block_size=size,
-                    loras=frozenset(worker.loras),
+                    loras=member.loras,
                     leased=state is not None and now < state.leased_until,
                     healthy=state is not None and state.healthy,
                     live=worker.state is WorkerState.LIVE,
@@ -63,12 +63,12 @@ class Surroundings:
                     worker_requests=requests[life.worker_id],
                     reported=state.reported if state is not None else {},
                     overlap=overlap,
-                    overlap_predicted=predicted.get(size, _NOTHING).get(life, 0),
+                    overlap_predicted=predicted[size].get(life, 0) if size in predicted else 0,
                     uncertain=uncertain,
                     active_prefill_tokens=load.prefill_tokens,
                     active_decode_blocks=load.blocks,
                     active_requests=load.requests,
-                    active_prefix_blocks=active.get(size, _NOTHING).get(life, 0),
+                    active_prefix_blocks=active[size].get(life, 0) if size in active else 0,
                 )
             )
         return views

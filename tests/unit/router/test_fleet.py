@@ -139,4 +139,4 @@ def test_slots_that_were_silent_for_long_are_overdue(fleet: Fleet) -> None:
 def test_workers_are_found_by_model(fleet: Fleet) -> None:
     fleet.register(worker("w1", dp_size=2))
     fleet.register(worker("w2").model_copy(update={"model": "other"}))
-    assert [life for life, _ in fleet.lives_of(MODEL)] == [SlotEpoch("w1", 0, 1), SlotEpoch("w1", 1, 1)]
+    assert [member.life for member in fleet.members(MODEL)] == [SlotEpoch("w1", 0, 1), SlotEpoch("w1", 1, 1)]

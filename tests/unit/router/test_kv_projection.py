@@ -84,7 +84,7 @@ def feed(projection: KvProjection, *records: KvEvents, now: float = 0.0) -> None
 
 
 def overlap(projection: KvProjection, engine: Engine, prompt: list[int] = PROMPT) -> Overlap:
-    return projection.match(engine.model, engine.block_size, prompt).of(engine.life)[0]
+    return projection.match(engine.model, engine.block_size, prompt).of(engine.life.slot, engine.epoch)[0]
 
 
 def uncertain(projection: KvProjection) -> bool:
@@ -121,7 +121,7 @@ def test_a_gap_makes_the_slot_uncertain_but_it_stays_in_use(projection: KvProjec
     feed(projection, engine.store(4, 5))
     assert uncertain(projection)
     assert projection.anomalies == {Anomaly.GAP: 1}
-    assert projection.match("m", 16, [1, 2]).of(engine.life) == (Overlap(2), True)
+    assert projection.match("m", 16, [1, 2]).of(SLOT, engine.epoch) == (Overlap(2), True)
 
 
 def test_a_proof_that_does_not_match_makes_the_slot_uncertain(projection: KvProjection) -> None:
@@ -235,7 +235,7 @@ def test_models_and_block_sizes_have_their_own_indexes(projection: KvProjection)
     feed(projection, *one.snapshot(), one.store(1), *other.snapshot(), other.store(1, 2))
     assert overlap(projection, one) == Overlap(1)
     assert overlap(projection, other) == Overlap(2)
-    assert projection.match("m", 32, PROMPT).of(one.life) == (Overlap(), False)
+    assert projection.match("m", 32, PROMPT).of(SLOT, one.epoch) == (Overlap(), False)
 
 
 def test_positions_move_when_a_record_is_applied_not_when_it_is_queued(projection: KvProjection) -> None:
