@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
-from services.runtime.connection import admin_options
+from services.runtime.connection import ENVELOPE_BYTES, admin_options
 from services.runtime.errors import ConfigError, Transient
 from services.runtime.logs import get_logger
 from services.runtime.names import TopicNames
@@ -154,7 +154,7 @@ def partitions_of(topic: Topic, settings: Settings) -> int:
 def config_of(topic: Topic, settings: Settings) -> dict[str, str]:
     """Configuration a topic is made with. Three replicas or more: two must have a record before it counts."""
     config = dict(topic.config)
-    config.setdefault("max.message.bytes", str(RECORD_LIMIT_BYTES + (64 << 10)))
+    config.setdefault("max.message.bytes", str(RECORD_LIMIT_BYTES + ENVELOPE_BYTES))
     if settings.kafka_replication >= 3:
         config.setdefault("min.insync.replicas", "2")
     return config

@@ -13,7 +13,7 @@ from services.runtime.topics import DEAD_LETTER_LIMIT_BYTES, RECORD_LIMIT_BYTES
 
 REVOKE_WAIT_SECONDS = 5.0
 _REQUEST_TIMEOUT_MS = 30_000
-_ENVELOPE_BYTES = 64 << 10
+ENVELOPE_BYTES = 64 << 10
 """Room for headers, key and framing above a record's value."""
 
 
@@ -86,7 +86,7 @@ def producer_options(settings: Settings) -> dict[str, Any]:
         "acks": "all",
         "enable_idempotence": profile_of(settings).idempotent,
         "max_batch_size": RECORD_LIMIT_BYTES,
-        "max_request_size": DEAD_LETTER_LIMIT_BYTES + _ENVELOPE_BYTES,
+        "max_request_size": DEAD_LETTER_LIMIT_BYTES + ENVELOPE_BYTES,
         "linger_ms": 0,
     }
     if settings.kafka_compression != "none":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
@@ -19,7 +20,7 @@ from schemas.decision import Position
 from schemas.types import Message
 from services.runtime import trace
 from services.runtime.admin import Admin
-from services.runtime.connection import producer_options
+from services.runtime.connection import ENVELOPE_BYTES, producer_options
 from services.runtime.errors import BadRecord, Transient
 from services.runtime.logs import get_logger
 from services.runtime.metrics import RECORDS_SENT, SEND_FAILURES, topic_label
@@ -35,8 +36,23 @@ _STOP_SECONDS = 5.0
 _log = get_logger("runtime.sender")
 
 
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """What is kept per topic. ``turn`` keeps records in the order of the calls.
+
+    Handing a record to the producer may wait (for metadata, for room in a full batch), and who waits is overtaken
+    by who comes when the room is there.
+    """
+
+    turn: asyncio.Lock
+    sent: Counter
+
+
 class KafkaSender:
-    """The Sender of a stage (services/runtime/bus.py). Usable between ``start`` and ``stop``."""
+    """The Sender of a stage (services/runtime/bus.py). Usable between ``start`` and ``stop``.
+
+    Records for one topic are written in the order of the calls, however many are under way.
+    """
 
     def __init__(self, settings: Settings, stage: str) -> None:
         self._settings = settings
@@ -46,7 +62,7 @@ class KafkaSender:
         self._reviving = asyncio.Lock()
         self._revived_at = 0.0
         self._missing: dict[str, float] = {}
-        self._sent: dict[str, Counter] = {}
+        self._channels: dict[str, _Channel] = {}
         self._admin = Admin(settings)
 
     async def start(self) -> None:
@@ -102,7 +118,7 @@ class KafkaSender:
         partition: int | None,
         headers: list[tuple[str, bytes]],
     ) -> Position:
-        limit = DEAD_LETTER_LIMIT_BYTES if topic == DEAD_LETTERS.name else RECORD_LIMIT_BYTES
+        limit = DEAD_LETTER_LIMIT_BYTES - ENVELOPE_BYTES if topic == DEAD_LETTERS.name else RECORD_LIMIT_BYTES
         if value is not None and len(value) > limit:
             raise BadRecord("record_too_large", f"a record of {len(value)} bytes for {topic}, the limit is {limit}")
         if (parent := trace.current.get()) is not None and all(name != trace.HEADER for name, _ in headers):
@@ -111,9 +127,11 @@ class KafkaSender:
         if producer is None:
             raise Transient("the sender is not connected: start the service first")
         outside = self._names.outside(topic)
+        channel = self._channel(topic)
         try:
-            await self._must_exist(producer, topic, outside)
-            future = await producer.send(outside, value, key=key, partition=partition, headers=headers)
+            async with channel.turn:
+                await self._must_exist(producer, topic, outside)
+                future = await producer.send(outside, value, key=key, partition=partition, headers=headers)
             metadata = await future
         except MessageSizeTooLargeError as error:
             SEND_FAILURES.labels(self._stage, topic_label(topic)).inc()
@@ -122,13 +140,17 @@ class KafkaSender:
             SEND_FAILURES.labels(self._stage, topic_label(topic)).inc()
             await self._revive(producer, error)
             raise Transient(f"could not publish to {topic}: {type(error).__name__} {error}") from error
-        sent = self._sent.get(topic)
-        if sent is None:
-            sent = self._sent[topic] = RECORDS_SENT.labels(self._stage, topic_label(topic))
-            if len(self._sent) > _REMEMBERED_MOST:
-                self._sent.clear()
-        sent.inc()
+        channel.sent.inc()
         return Position(topic=topic, partition=metadata.partition, offset=metadata.offset)
+
+    def _channel(self, topic: str) -> _Channel:
+        channel = self._channels.get(topic)
+        if channel is None:
+            if len(self._channels) >= _REMEMBERED_MOST:
+                self._channels.clear()
+            channel = _Channel(asyncio.Lock(), RECORDS_SENT.labels(self._stage, topic_label(topic)))
+            self._channels[topic] = channel
+        return channel
 
     async def _must_exist(self, producer: AIOKafkaProducer, topic: str, outside: str) -> None:
         """The producer waits half a minute for a topic it does not know; a mistyped reply_to must not."""

@@ -103,16 +103,25 @@ class TestRecords:
             await sender.send_raw(REQUESTS.name, b"x" * ((1 << 20) + 1), key=b"k")
 
     async def test_a_dead_letter_of_the_largest_record_fits(self, sender: KafkaSender, lookup: Lookup) -> None:
-        headers = {"dlq-message": b"m" * 1000}
-        position = await sender.send_raw(DEAD_LETTERS.name, b"x" * (2 << 20), key=b"k", headers=headers)
+        largest = (1 << 20) + (60 << 10)
+        headers = {"dlq-message": b"m" * 1000, "of-the-record": b"h" * (60 << 10)}
+        position = await sender.send_raw(DEAD_LETTERS.name, b"x" * largest, key=b"k" * 1000, headers=headers)
         record = await lookup.read(position)
         assert record is not None
-        assert len(record.value or b"") == 2 << 20
+        assert len(record.value or b"") == largest
 
     async def test_the_same_key_goes_to_the_same_partition_in_order(self, sender: KafkaSender) -> None:
         positions = await asyncio.gather(*(sender.send_raw(REQUESTS.name, b"%d" % n, key=b"k") for n in range(50)))
         assert len({position.partition for position in positions}) == 1
         assert [position.offset for position in positions] == list(range(50))
+
+    async def test_more_than_a_batch_at_once_stays_in_order(self, sender: KafkaSender, lookup: Lookup) -> None:
+        value = b"x" * (60 << 10)
+        sends = [asyncio.create_task(sender.send_raw(REQUESTS.name, value, key=b"k")) for _ in range(30)]
+        await asyncio.sleep(0)
+        sends += [asyncio.create_task(sender.send_raw(REQUESTS.name, value, key=b"k")) for _ in range(30)]
+        positions = await asyncio.gather(*sends)
+        assert [position.offset for position in positions] == list(range(60))
 
 
 class TestEnds:

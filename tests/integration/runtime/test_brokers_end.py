@@ -68,28 +68,28 @@ async def test_stopping_twice_or_before_the_start_does_nothing() -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 async def test_the_broker_dies_with_its_parent(end: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert parent.stdout is not None
     try:
-        pid = int(await asyncio.to_thread(parent.stdout.readline))
+        pid = int(await parent.stdout.readline())
         assert alive(pid)
         parent.send_signal(end)
-        await asyncio.to_thread(parent.wait, PATIENCE_SECONDS)
+        await asyncio.wait_for(parent.wait(), PATIENCE_SECONDS)
         await eventually(lambda: not alive(pid))
     finally:
-        parent.kill()
-        parent.stdout.close()
+        if parent.returncode is None:
+            parent.kill()
 
 
 async def test_a_port_that_is_taken_is_an_error_with_the_end_of_the_log() -> None:
     async with EmbeddedBroker() as one:
         port = int(one.bootstrap.rpartition(":")[2])
+        other = EmbeddedBroker(port)
         with pytest.raises(BrokerFailed, match=r"tansu\) ended while starting. Its log"):
-            other = EmbeddedBroker(port)
-            try:
-                await other.start()
-            finally:
-                await other.stop()
+            await other.start()
+        await other.stop()
 
 
 async def test_a_program_that_is_missing_is_an_error(tmp_path: Path) -> None:
@@ -105,6 +105,7 @@ def test_free_ports_differ() -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("KAFKA_HOME"), reason="KAFKA_HOME is not set")
 async def test_kafka_keeps_its_data_over_a_kill(tmp_path: Path) -> None:
     from services.runtime.admin import create_topics, list_topics
