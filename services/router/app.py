@@ -58,6 +58,7 @@ class Router:
         self._service = service
         self.state = RouterState(
             lease_seconds=settings.lease_seconds,
+            heartbeat_seconds=settings.heartbeat_seconds,
             started=service.clock.monotonic(),
             batch=settings.concurrency,
             random=random.random,

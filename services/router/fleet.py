@@ -9,6 +9,9 @@ from schemas.decision import Position
 from schemas.worker import Heartbeat, Worker, WorkerState
 from services.router.slots import Slot, SlotEpoch
 
+SETTLE_HEARTBEATS = 1.5
+"""Who was not heard for so many heartbeats' time after the start is not there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -34,9 +37,10 @@ class SlotState:
 class Fleet:
     """Registrations and leases. A lease runs by the reader's own clock, never by a time in a record."""
 
-    def __init__(self, *, lease_seconds: float, started: float) -> None:
+    def __init__(self, *, lease_seconds: float, heartbeat_seconds: float, started: float) -> None:
         """``started``: when this reader began to listen; nobody's lease has run out before one lease after that."""
         self._lease_seconds = lease_seconds
+        self._settle_seconds = min(lease_seconds, SETTLE_HEARTBEATS * heartbeat_seconds)
         self._started = started
         self._heard = started
         self.workers: dict[str, Worker] = {}
@@ -119,8 +123,8 @@ class Fleet:
         return not self.leased(life, now) and now >= self._started + self._lease_seconds
 
     def settled(self, now: float) -> bool:
-        """Whether every live slot was heard, or had a whole lease's time to be: before that, silence means nothing."""
-        if now >= self._started + self._lease_seconds:
+        """Whether every live slot was heard, or had the time to be: before that, silence means nothing."""
+        if now >= self._started + self._settle_seconds:
             return True
         return all(self.leased(life, now) for life, worker in self.lives() if worker.state is WorkerState.LIVE)
 

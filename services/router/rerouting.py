@@ -26,6 +26,7 @@ class Rerouting:
         self._routing = routing
         self._locks = locks
         self._at_work: set[str] = set()
+        self._unsent: set[str] = set()
         self.owned: set[int] = set()
         """Partitions of ``expanded`` that are this replica's, past their gate."""
 
@@ -47,7 +48,10 @@ class Rerouting:
             self.look(key)
 
     def look_at_all(self) -> None:
-        """Look at lives that ended without a record saying so: their leases ran out."""
+        """Look at lives that ended without a record saying so, their leases having run out, and at what failed here."""
+        unsent, self._unsent = self._unsent, set()
+        for key in unsent - self._at_work:
+            self._start(key)
         now = self._service.clock.monotonic()
         for life in self._state.requests.lives():
             if self._state.fleet.ended(life, now):
@@ -86,13 +90,15 @@ class Rerouting:
                 if state is not None and state.expanded.partition in self.owned:
                     await self._do(state, self._next(state))
         except Transient as error:
-            # The periodic look finds it again.
+            self._unsent.add(key)
             self._service.log.warning("attempt waits for the broker", key=key, error=str(error))
         finally:
             self._at_work.discard(key)
 
     async def _do(self, state: RequestState, next_: Next) -> None:
         standing, decision = state.standing, state.standing.decision
+        if next_.step is Step.WAIT and (standing.started or standing.end is not None):
+            return
         if next_.step is not Step.WAIT:
             ROUTER_ATTEMPTS_FAILED.labels(next_.step.value, next_.cause).inc()
             self._service.log.warning(

@@ -150,8 +150,10 @@ class Routing:
             router=self._service.instance,
         )
         decision = decide(expanded, views, given)
-        ROUTER_DECIDE_SECONDS.observe(time.perf_counter() - started)
-        return decision
+        seconds = time.perf_counter() - started
+        ROUTER_DECIDE_SECONDS.observe(seconds)
+        timings = expanded.timings_ms | {STAGE: round(seconds * 1000, 3)}
+        return decision.model_copy(update={"timings_ms": timings})
 
     async def _publish(self, expanded: Expanded, decision: Decision) -> None:
         try:

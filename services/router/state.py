@@ -23,9 +23,11 @@ FORGET_SECONDS = 600.0
 class RouterState:
     """Fleet, index, predictions, ledger and requests, kept in step."""
 
-    def __init__(self, *, lease_seconds: float, started: float, batch: int, random: Callable[[], float]) -> None:
+    def __init__(
+        self, *, lease_seconds: float, heartbeat_seconds: float, started: float, batch: int, random: Callable[[], float]
+    ) -> None:
         """``started`` is monotonic seconds, ``batch`` see Surroundings, ``random`` gives numbers in [0, 1)."""
-        self.fleet = Fleet(lease_seconds=lease_seconds, started=started)
+        self.fleet = Fleet(lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds, started=started)
         self.kv = KvProjection(random=random)
         self.predicted = Predicted()
         self.ledger = Ledger()

@@ -540,6 +540,20 @@ async def test_nothing_is_tried_after_the_deadline(stage: Stage) -> None:
     assert (stage.answers()[0].attempt, stage.answers()[0].error.status) == (1, 504)
 
 
+@pytest.mark.parametrize("topic", [DECISIONS.name, work_topic("w2")])
+async def test_another_attempt_that_could_not_be_sent_is_sent_later(stage: Stage, topic: str) -> None:
+    await stage.meet("w1", "w2")
+    await stage.hold("w1", blocks=8)
+    await stage.ask()
+    stage.harness.sender.fail_next(Transient("no broker"), topic)
+    await stage.tell(Event.FAILED, retryable=True)
+    assert stage.all_work() == [("w1", 1)]
+    await stage.harness.tick("look")
+    await stage.settle()
+    assert stage.all_work() == [("w1", 1), ("w2", 2)]
+    assert [decision.attempt for decision in stage.decisions()] == [1, 2]
+
+
 async def test_only_the_owner_of_the_partition_routes_again() -> None:
     stage = start()
     await stage.meet("w1", "w2")

@@ -15,7 +15,7 @@ LIFE = SlotEpoch("w1", 0, 1)
 
 @pytest.fixture
 def fleet() -> Fleet:
-    return Fleet(lease_seconds=6.0, started=100.0)
+    return Fleet(lease_seconds=6.0, heartbeat_seconds=2.0, started=100.0)
 
 
 def at(partition: int, offset: int) -> Position:
@@ -117,8 +117,8 @@ def test_settled_when_all_were_heard_or_had_the_time(fleet: Fleet) -> None:
     fleet.heartbeat(heartbeat("w1"), 102.0)
     assert fleet.settled(102.0)
     fleet.register(worker("w3"))
-    assert not fleet.settled(103.0)
-    assert fleet.settled(106.0)
+    assert not fleet.settled(102.9)
+    assert fleet.settled(103.0)
 
 
 def test_kv_events_are_read_from_the_lowest_snapshot_of_the_living(fleet: Fleet) -> None:

@@ -18,7 +18,7 @@ ON_W2 = decision(expanded(), slot("w2"))
 
 @pytest.fixture
 def state() -> RouterState:
-    state = RouterState(lease_seconds=6.0, started=100.0, batch=4, random=lambda: 0.5)
+    state = RouterState(lease_seconds=6.0, heartbeat_seconds=2.0, started=100.0, batch=4, random=lambda: 0.5)
     for name in ("w1", "w2"):
         state.registered(name, worker(name, concurrency=10), NOW_MS)
         state.fleet.heartbeat(heartbeat(name, waiting=2), 100.0)
