@@ -11,7 +11,7 @@ from rich.text import Text
 
 from services.audit.explain import Attempt, Explanation
 from services.audit.merge import Row
-from services.cli.output import shown
+from services.cli.output import counted, shown
 
 BAR_WIDTH = 24
 _TERMS = (("prefill_cost", "█", "cyan"), ("decode_cost", "▒", "yellow"), ("request_cost", "░", "magenta"))
@@ -50,7 +50,7 @@ def why(attempt: Attempt) -> str:
         chosen += f" ({decision['overlap_predicted']} with recent decisions counted)"
     costs = [candidate for candidate in attempt.candidates if candidate["chosen"]]
     if costs:
-        chosen += f" and costs {shown(costs[0]['cost'])} blocks"
+        chosen += f" and costs {counted(costs[0]['cost'], 'block')}"
     others = [candidate for candidate in attempt.candidates if not candidate["chosen"]]
     if not others:
         return f"{chosen}; there was no other candidate"
@@ -110,7 +110,7 @@ def _attempt(attempt: Attempt) -> Iterator[RenderableType]:
 def _view(decision: Row) -> str:
     text = (
         f"{decision['mode']}: {decision['exact_tokens']} of {decision['prompt_tokens']} tokens are exact, "
-        f"{decision['total_blocks']} blocks of {decision['block_size']}"
+        f"{counted(decision['total_blocks'], 'block')} of {decision['block_size']}"
     )
     if decision["reason"]:
         text += f"; it ends there because of {decision['reason']}"
@@ -119,7 +119,7 @@ def _view(decision: Row) -> str:
 
 
 def _predicted(decision: Row) -> str:
-    return f"predicted {decision['predicted_tokens']} tokens ({decision['usable_blocks']} blocks)"
+    return f"predicted {decision['predicted_tokens']} tokens ({counted(decision['usable_blocks'], 'block')})"
 
 
 def _realised(attempt: Attempt) -> str:
@@ -129,13 +129,13 @@ def _realised(attempt: Attempt) -> str:
     if error is None:
         return "the engine reported no cached tokens"
     difference = "as predicted" if error == 0 else f"{abs(error)} {'more' if error > 0 else 'fewer'} than predicted"
-    return f"realised {outcome['cached_tokens']} tokens ({attempt.realised_blocks} blocks): {difference}"
+    return f"realised {outcome['cached_tokens']} tokens ({counted(attempt.realised_blocks, 'block')}): {difference}"
 
 
 def _policy(decision: Row) -> str:
     parameters = ", ".join(f"{name} {shown(value)}" for name, value in sorted(decision["parameters"].items()))
     tie = f"; {decision['ties']} tied, seed {decision['seed']}" if decision["ties"] > 1 else ""
-    margin = f"; margin {shown(decision['margin'])} blocks" if decision["margin"] is not None else ""
+    margin = f"; margin {counted(decision['margin'], 'block')}" if decision["margin"] is not None else ""
     return f"{decision['policy']} {decision['policy_version']} ({parameters}){margin}{tie}"
 
 

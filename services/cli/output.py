@@ -111,6 +111,11 @@ def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * float(value):.1f} %"
 
 
+def counted(count: object, thing: str) -> str:
+    """A number of things: ``1 block``, ``2 blocks``."""
+    return f"{shown(count)} {thing}" if count == 1 else f"{shown(count)} {thing}s"
+
+
 def plain(value: Any) -> Any:
     """The value as JSON knows it: dataclasses as objects, moments as ISO text in UTC, enums as their values."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -6,17 +6,18 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from services.audit.database import missing_file, open_engine
-from services.audit.explain import Attempt, UnknownRequest, explain
 from services.cli.chat import body_of, chat_options, gateway_url, headers_of
 from services.cli.gateway_client import Answer, GatewayClient
 from services.cli.session import Session, command_options, examples
 from services.runtime.errors import KvrouteError
 from services.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from services.audit.explain import Attempt
 
 AUDIT_SECONDS = 3.0
 """How long `send` waits for its decision and outcome to reach the audit store."""
@@ -42,9 +43,7 @@ def send(session: Session, text: tuple[str, ...], stream: bool, **options: Any) 
     result = session.run(_send(session, " ".join(text), stream, **options))
     if session.out.json:
         session.out.value(result)
-    elif not stream:
-        session.out.draw(_verbatim(str(result["answer"])))
-    if not session.out.json:
+    else:
         session.out.say(_summary(result))
 
 
@@ -69,9 +68,7 @@ async def _send(
         sent = headers_of(**headers)
         with session.out.working("waiting for the answer"):
             answer = await gateway.chat(body, sent)
-            pieces = [] if stream else [piece async for piece in answer.pieces]
-        if stream:
-            pieces = await _print_pieces(answer, echo=not session.out.json)
+        pieces = await _print_pieces(answer, echo=not session.out.json)
     seconds = time.monotonic() - start
     request_id = answer.request_id or sent["X-Request-Id"]
     with session.out.working("asking the audit store"):
@@ -103,11 +100,15 @@ async def first_model(gateway: GatewayClient) -> str:
 
 async def _audited(settings: Settings, request_id: str) -> Attempt | None:
     """The last attempt with its outcome, once it is in the store; None when the store does not have it in time."""
+    # Imported here: the answer is printed before SQLAlchemy is loaded.
+    from services.audit.database import missing_file, open_engine
+    from services.audit.explain import UnknownRequest, explain
+
     if missing_file(settings) is not None:
         return None
-    engine = open_engine(settings)
     until = time.monotonic() + AUDIT_SECONDS
     found: Attempt | None = None
+    engine = open_engine(settings)
     try:
         while time.monotonic() < until:
             try:
@@ -164,9 +165,3 @@ def _summary(result: Mapping[str, Any]) -> str:
         parts.append(f"realised {realised}")
     parts.append(f"{result['milliseconds']:.0f} ms")
     return " · ".join(parts) + f"\nwhy: kvroute explain {result['request_id']}"
-
-
-def _verbatim(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text)
