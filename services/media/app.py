@@ -9,9 +9,11 @@ from services.media.decoding import Decoding
 from services.media.fetch import Fetcher
 from services.media.identify import Identifier
 from services.media.memory import MemoryBudget
+from services.media.modes import Modes
 from services.media.resolve import Resolution
 from services.media.sizes import RememberedSizes
 from services.media.stage import MediaStage
+from services.media.url_identity import DroppedParams
 from services.runtime.blobs import Blobs
 from services.runtime.bus import Record
 from services.runtime.metrics import MEDIA_HELD_BYTES
@@ -30,6 +32,8 @@ class MediaApp:
         self._settings = settings
         self._service = service
         self._rules = rules_of(settings)
+        self._modes = Modes(settings)
+        self._dropped = DroppedParams(settings.identity_drop_params)
         self.budget = MemoryBudget(settings.media_memory_bytes)
         self.blobs = Blobs.of(settings, clock=service.clock)
         self._decoding = Decoding(settings.media_decode_processes)
@@ -48,8 +52,10 @@ class MediaApp:
         sizes = RememberedSizes(
             fetcher.size, clock, entries=settings.media_size_cache, seconds=settings.media_size_cache_seconds
         )
-        self._identifier = Identifier(fetcher, sizes, self.blobs, self._decoding.decode, self.budget, settings)
-        self._stage = MediaStage(self._service, Resolution(self._identifier, self.blobs, settings))
+        self._identifier = Identifier(
+            fetcher, sizes, self.blobs, self._decoding.decode, self.budget, self._dropped, settings
+        )
+        self._stage = MediaStage(self._service, Resolution(self._identifier, self.blobs, self._modes, settings))
         self._service.log.info("media stage ready", identity=settings.identity, claims=self.blobs.description)
 
     async def handle(self, record: Record) -> None:

@@ -50,14 +50,14 @@ class Identifier:
 
     def __init__(
         self, fetcher: Fetcher, sizes: RememberedSizes, blobs: Blobs, decode: Decode, budget: MemoryBudget,
-        settings: Settings,
+        dropped: DroppedParams, settings: Settings,
     ) -> None:  # fmt: skip
         self._fetcher = fetcher
         self._sizes = sizes
         self._blobs = blobs
         self._decode = decode
         self._budget = budget
-        self._dropped = DroppedParams(settings.identity_drop_params)
+        self._dropped = dropped
         self._bytes_only = settings.media_forward == "bytes"
         self._inline_bytes = settings.blob_inline_bytes
         self._max_bytes = settings.media_max_bytes
@@ -99,7 +99,7 @@ class Identifier:
                 raise _unavailable(found, error) from None
             identity, source = (None, IdentitySource.NONE) if content else (by_url.identity, IdentitySource.URL)
             return Seen(identity, source, reason=error.reason, detail=str(error))
-        seen = self._seen(kept, mode if content else Mode.URL, by_url.identity)
+        seen = self._seen(kept, Mode.URL, None if content else by_url.identity)
         # Small bytes that are hashed as text already stand in the body.
         return seen if content or seen.claim is not None else replace(seen, url=None)
 

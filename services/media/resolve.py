@@ -29,10 +29,10 @@ _MOST_MEDIA = 4
 class Resolution:
     """Resolves requests. Raises Refused, or Transient when the blob store fails."""
 
-    def __init__(self, identifier: Identifier, blobs: Blobs, settings: Settings) -> None:
+    def __init__(self, identifier: Identifier, blobs: Blobs, modes: Modes, settings: Settings) -> None:
         self._identifier = identifier
         self._blobs = blobs
-        self._modes = Modes(settings)
+        self._modes = modes
         self._trust_uuid = settings.media_trust_uuid
         self._max_items = settings.media_max_items
         self._max_body_bytes = settings.gateway_max_body_bytes

@@ -16,6 +16,10 @@ from tests.fakes import FakeClock
 TTL = 8_000
 
 
+def files_under(root: Path) -> list[Path]:
+    return list(root.glob("??/*"))
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     # The stores date what they write by the machine's clock; the fake one starts there.
@@ -75,7 +79,9 @@ async def test_a_claim_with_another_size_is_not_honoured(blobs: Blobs) -> None:
         await blobs.get(claim.model_copy(update={"size": 11}))
 
 
-@pytest.mark.parametrize("uri", ["blob:../../etc/passwd", "blob:", "file:///etc/passwd", "blob:" + "A" * 32, "blob:a/b"])
+@pytest.mark.parametrize(
+    "uri", ["blob:../../etc/passwd", "blob:", "file:///etc/passwd", "blob:" + "A" * 32, "blob:a/b"]
+)
 async def test_a_claim_can_not_leave_the_store(blobs: Blobs, uri: str) -> None:
     with pytest.raises(BlobGone, match="expected a claim"):
         await blobs.get(Claim.model_construct(uri=uri, size=1))
@@ -109,7 +115,7 @@ class TestDirectory:
     async def test_damaged_bytes_are_not_handed_out_and_a_wrong_size_is_mended(self, tmp_path: Path) -> None:
         blobs = Blobs(str(tmp_path), TTL)
         claim = await blobs.put(b"good bytes")
-        [path] = tmp_path.glob("??/*")
+        [path] = files_under(tmp_path)
         path.write_bytes(b"evil bytes")
         with pytest.raises(BlobGone, match="damaged"):
             await blobs.get(claim)
@@ -119,7 +125,7 @@ class TestDirectory:
     async def test_putting_again_renews_what_is_getting_old(self, tmp_path: Path, clock: FakeClock) -> None:
         blobs = Blobs(str(tmp_path), TTL, clock=clock)
         await blobs.put(b"kept")
-        [path] = tmp_path.glob("??/*")
+        [path] = files_under(tmp_path)
         old = clock.now_ms() / 1000 - TTL / 2
         os.utime(path, (old, old))
         claim = await blobs.put(b"kept")
@@ -149,7 +155,7 @@ class TestDirectory:
     async def test_the_default_lies_under_data_dir(self, tmp_path: Path) -> None:
         blobs = Blobs.of(Settings(data_dir=tmp_path))
         await blobs.put(b"x")
-        assert list(tmp_path.glob("blobs/??/*"))
+        assert files_under(tmp_path / "blobs")
         assert "this host only" in blobs.description
 
     def test_file_urls_are_directories(self, tmp_path: Path) -> None:

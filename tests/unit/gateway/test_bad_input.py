@@ -50,7 +50,7 @@ class TestBodies:
     async def test_whose_length_is_not_said_are_cut_off_at_the_limit(self, make_gateway: MakeGateway) -> None:
         gateway = await make_gateway(gateway_max_body_bytes=4096)
 
-        async def endless():  # type: ignore[no-untyped-def] # noqa: ANN202
+        async def endless():  # type: ignore[no-untyped-def]
             for _ in range(100):
                 yield b"x" * 1024
 
@@ -122,7 +122,9 @@ class TestHeaders:
 
 
 class TestPaths:
-    @pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/v1/chat/completions/x", "/v1/route//done", "/favicon.ico"])
+    @pytest.mark.parametrize(
+        "path", ["/", "/v1", "/v1/nothing", "/v1/chat/completions/x", "/v1/route//done", "/favicon.ico"]
+    )
     async def test_that_do_not_exist(self, gateway: Gateway, path: str) -> None:
         assert await error_of(await gateway.client.get(path)) == (404, "not_found")
 

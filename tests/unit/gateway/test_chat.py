@@ -53,7 +53,9 @@ class TestWhatIsPublished:
 
     async def test_a_deadline_may_be_a_point_in_time_and_is_at_most_ten_minutes_away(self, gateway: Gateway) -> None:
         now = gateway.clock.now_ms()
-        for number, (header, expected) in enumerate([(now + 7, now + 7), (now + 10**9, now + 600_000), (10**9, now + 600_000)]):
+        for number, (header, expected) in enumerate(
+            [(now + 7, now + 7), (now + 10**9, now + 600_000), (10**9, now + 600_000)]
+        ):
             call = gateway.post(headers={"X-Kvroute-Deadline-Ms": str(header)})
             request = await gateway.asked(number + 1)
             assert request.deadline_ms == expected
@@ -129,7 +131,9 @@ class TestAnswers:
         await (await call).read()
 
     async def test_a_refusal_keeps_its_status(self, gateway: Gateway) -> None:
-        for count, (status, code) in enumerate([(400, "forbidden_url"), (404, "model_not_found"), (504, "deadline_exceeded")]):
+        for count, (status, code) in enumerate(
+            [(400, "forbidden_url"), (404, "model_not_found"), (504, "deadline_exceeded")]
+        ):
             for stream in (False, True):
                 call = gateway.post(body=CHAT | {"stream": stream})
                 await gateway.refuse(await gateway.asked(2 * count + stream + 1), status, code)

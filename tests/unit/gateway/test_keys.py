@@ -24,7 +24,9 @@ def test_none_are_asked_for_when_none_are_set(setting: str | None) -> None:
     assert ApiKeys.parse(setting) is None
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic sk-1", "sk-1", "Bearer sk-2", "Bearer sk-1x", "Bearer \udcff"])
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Basic sk-1", "sk-1", "Bearer sk-2", "Bearer sk-1x", "Bearer \udcff"]
+)
 def test_anything_else_is_401(header: str | None) -> None:
     keys = ApiKeys.parse("sk-1=acme")
     assert keys is not None
@@ -34,7 +36,8 @@ def test_anything_else_is_401(header: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["SECRET", "SECRET=", "=acme", "SECRET=a/b", "SECRET=a,SECRET=b", ",", "@/no/such/file", "SECRET=" + "x" * 65]
+    "setting",
+    ["SECRET", "SECRET=", "=acme", "SECRET=a/b", "SECRET=a,SECRET=b", ",", "@/no/such/file", "SECRET=" + "x" * 65],
 )
 def test_a_wrong_setting_says_so_without_the_key(setting: str) -> None:
     with pytest.raises(ConfigError, match="KVROUTE_GATEWAY_API_KEYS") as caught:

@@ -64,7 +64,9 @@ class TestRoute:
         }  # fmt: skip
         assert response.headers["x-kvroute-worker"] == "w1"
 
-    @pytest.mark.parametrize(("query", "booked"), [("?book=true", True), ("?book=1", True), ("?book=0", False), ("", False)])
+    @pytest.mark.parametrize(
+        ("query", "booked"), [("?book=true", True), ("?book=1", True), ("?book=0", False), ("", False)]
+    )
     async def test_may_be_booked(self, gateway: Gateway, query: str, booked: bool) -> None:
         call = gateway.post("/v1/route" + query)
         request = await gateway.asked()

@@ -16,8 +16,7 @@ def refused(url: str, rules: Rules = PUBLIC) -> bool:
     try:
         check_url(url, rules)
     except Fenced as error:
-        assert error.status == 400
-        return True
+        return error.status == 400
     return False
 
 
@@ -159,13 +158,11 @@ class TestLists:
 @given(st.text(max_size=60))
 def test_any_text_is_refused_or_leads_outside(text: str) -> None:
     for url in (text, f"http://{text}", f"https://{text}/x"):
-        try:
-            target = check_url(url, PUBLIC)
-        except Fenced as error:
-            assert "?" not in str(error)
-        else:
-            assert target.address is None or forbidden(target.address) is None
-            assert "." in target.host or ":" in target.host
+        if refused(url):
+            continue
+        target = check_url(url, PUBLIC)
+        assert target.address is None or forbidden(target.address) is None
+        assert "." in target.host or ":" in target.host
 
 
 def test_a_refusal_repeats_no_path_and_no_secret() -> None:

@@ -20,7 +20,8 @@ def identity(data: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "expected"), [(1, 2, 0x7A9BBCB11A898630), (6, 4, 0x9788036ABF366C8B), (4, 6, 0x8D01DA131275BBCF)]
+    ("height", "width", "expected"),
+    [(1, 2, 0x7A9BBCB11A898630), (6, 4, 0x9788036ABF366C8B), (4, 6, 0x8D01DA131275BBCF)],
 )
 def test_golden(height: int, width: int, expected: int) -> None:
     """Source: docs/design.md, section 5: shape [H, W, 3], bytes 0, 1, 2, …"""
