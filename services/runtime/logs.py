@@ -19,6 +19,7 @@ from services.runtime.settings import Settings
 _URL = re.compile(r"([a-z][a-z0-9+.-]{0,20}://)([^\s\"'<>]*)", re.IGNORECASE)
 _DATA_URI = re.compile(r"data:([a-z0-9.+/-]{0,60})[;,][^\s\"'<>]*", re.IGNORECASE)
 _LONGEST = 4096
+_MOST_SAID = 1000
 _NOISY = ("aiokafka", "kvroute.faststream", "aiohttp.access", "asyncio", "PIL", "alembic", "sqlalchemy")
 
 
@@ -30,6 +31,32 @@ def redact(text: str) -> str:
         return text
     # Each pattern eats what it matched, so time is linear in the text, whatever a stranger wrote into it.
     return _URL.sub(_bare_url, _DATA_URI.sub(r"data:\1,…", text))
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets a library say the same thing once in ten seconds: a broker that is away is hundreds of lines a second."""
+
+    def __init__(self, libraries: tuple[str, ...], seconds: float = 10.0) -> None:
+        super().__init__()
+        self._libraries = libraries
+        self._seconds = seconds
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line passes; one that passes after others were held back says how many."""
+        if not record.name.startswith(self._libraries):
+            return True
+        key = (record.name, str(record.msg)[:80])
+        until, held_back = self._said.get(key, (0.0, 0))
+        if record.created < until:
+            self._said[key] = (until, held_back + 1)
+            return False
+        if len(self._said) > _MOST_SAID:
+            self._said.clear()
+        self._said[key] = (record.created + self._seconds, 0)
+        if held_back:
+            record.msg = f"{record.msg} [and {held_back} more like this]"
+        return True
 
 
 def _bare_url(match: re.Match[str]) -> str:
@@ -62,6 +89,7 @@ def setup_logging(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
+    handler.addFilter(OnceInAWhile(("aiokafka", "kvroute.faststream")))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     level = getattr(logging, settings.log_level.upper())

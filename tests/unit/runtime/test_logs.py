@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from services.runtime.logs import get_logger, redact, setup_logging
+from services.runtime.logs import OnceInAWhile, get_logger, redact, setup_logging
 from services.runtime.settings import Settings
 
 
@@ -62,6 +62,22 @@ def test_json_lines_of_ours_and_of_libraries(capsys: pytest.CaptureFixture[str])
     assert ours["error"] == "ValueError: http://h/?…"
     assert theirs["event"] == "went to https://h/a?…"
     assert "secret" not in broken["exception"]
+
+
+def test_a_library_says_the_same_thing_once_in_a_while() -> None:
+    calm = OnceInAWhile(("aiokafka",), seconds=10)
+
+    def says(text: str, at: float, name: str = "aiokafka.conn") -> str | None:
+        record = logging.LogRecord(name, logging.ERROR, "", 0, text, ("x",), None)
+        record.created = at
+        return record.getMessage() if calm.filter(record) else None
+
+    assert says("no answer from %s", 0.0) == "no answer from x"
+    assert says("no answer from %s", 1.0) is None
+    assert says("lost %s", 1.0) == "lost x"
+    assert says("no answer from %s", 9.9) is None
+    assert says("no answer from %s", 10.1) == "no answer from x [and 2 more like this]"
+    assert says("ours %s", 10.1, "kvroute.media") == says("ours %s", 10.2, "kvroute.media") == "ours x"
 
 
 @pytest.mark.usefixtures("fresh_logging")
