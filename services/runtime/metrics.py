@@ -12,6 +12,8 @@ from prometheus_client import Counter, Gauge, Histogram
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
+_SLOT = ("worker", "rank")
+
 
 @dataclass(frozen=True, slots=True)
 class MetricInfo:
@@ -178,3 +180,17 @@ GATEWAY_ENDED = counter(
     "kvroute_gateway_ended_total", "how answers ended: final, or why they were given up", ("why",)
 )
 GATEWAY_PIECES = counter("kvroute_gateway_pieces_total", "pieces of answers that came, by what became of them", ("fate",))
+
+# Agent
+AGENT_FACTS = counter(
+    "kvroute_agent_facts_total", "facts stated about attempts: first_token, finished, failed, …", ("worker", "event")
+)
+AGENT_RUNNING = gauge("kvroute_agent_running", "attempts in hand", ("worker",))
+AGENT_EVENT_BATCHES = gauge("kvroute_agent_event_batches", "engine event batches followed in this epoch", _SLOT)
+AGENT_EVENT_LOSSES = gauge("kvroute_agent_event_losses", "times in this epoch that events were lost for good", _SLOT)
+AGENT_RESIDENT_BLOCKS = gauge("kvroute_agent_resident_blocks", "blocks published as resident", (*_SLOT, "tier"))
+AGENT_UNADDRESSED_BLOCKS = gauge(
+    "kvroute_agent_unaddressed_blocks", "blocks announced in this epoch that got no address, by cause",
+    (*_SLOT, "cause"),
+)  # fmt: skip
+AGENT_STREAM_STALLED = gauge("kvroute_agent_stream_stalled", "1 while the broker takes no kv-events record", _SLOT)

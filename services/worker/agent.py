@@ -16,6 +16,7 @@ from services.layout.card import CardError
 from services.runtime.bus import Record, Sender
 from services.runtime.clock import Clock
 from services.runtime.errors import KvrouteError, Transient
+from services.runtime.metrics import AGENT_RUNNING
 from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 from services.runtime.topics import HEARTBEATS, WORKERS
@@ -25,6 +26,7 @@ from services.worker.engines.vllm import VllmEvents
 from services.worker.engines.vllm_keys import KeyReader, dialect_of
 from services.worker.event_stream import EventStream
 from services.worker.executor import Executor
+from services.worker.gauges import observe
 from services.worker.life import EngineFacts, Life, ask_facts
 from services.worker.model_layout import ModelLayout, load_layout
 from services.worker.patience import send_patiently
@@ -152,6 +154,9 @@ class Agent:
         if life is None or not self.registered or self._superseded:
             return
         beats = await life.beats()
+        AGENT_RUNNING.labels(self.worker_id).set(self._executor.running)
+        for slot in life.slots:
+            observe(slot)
         await asyncio.gather(*(self._host.sender.send(HEARTBEATS.name, beat, key=self.worker_id) for beat in beats))
 
     async def _until_engine_answers(self) -> None:

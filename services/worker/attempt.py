@@ -15,6 +15,7 @@ from services.runtime.bus import Sender
 from services.runtime.clock import Clock
 from services.runtime.errors import BadRecord, Refused, Transient
 from services.runtime.logs import get_logger
+from services.runtime.metrics import AGENT_FACTS
 from services.runtime.offload import run_in_thread
 from services.runtime.refusal import cancelled, deadline_exceeded
 from services.runtime.topics import LIFECYCLE
@@ -190,6 +191,7 @@ class Attempt:
         await self._send(fact)
 
     async def _send(self, fact: Lifecycle) -> None:
+        AGENT_FACTS.labels(self.work.worker_id, fact.event.value).inc()
         try:
             await send_patiently(self._tools.sender, LIFECYCLE.name, fact, key=fact.key)
         except (Transient, BadRecord) as problem:

@@ -24,6 +24,7 @@ KEEP_SECONDS = 660.0
 """Longer than the longest deadline: what is forgotten can't be asked for any more."""
 
 Key = tuple[str, int]
+Slotted = tuple[str, int, int, int | None]
 _log = get_logger("worker.executor")
 
 
@@ -42,9 +43,8 @@ class Executor:
         self._spawn = spawn
         self._room = asyncio.Semaphore(max_concurrency)
         self._seen: Remembered[Key] = Remembered(KEEP_SECONDS)
-        self._ended: dict[End, Remembered[Key]] = {
-            end: Remembered(KEEP_SECONDS) for end in (End.CLIENT, End.LOST)
-        }
+        self._cancelled: Remembered[Key] = Remembered(KEEP_SECONDS)
+        self._lost: Remembered[Slotted] = Remembered(KEEP_SECONDS)
         self._attempts: dict[Key, Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -84,11 +84,13 @@ class Executor:
             return
         if order.worker_id is not None and order.worker_id != self.worker_id:
             return
-        by = End.CLIENT if order.worker_id is None else End.LOST
-        self._ended[by].add((order.key, order.attempt), self._now())
-        for (key, attempt), running in list(self._attempts.items()):
-            if key == order.key and order.attempt in (0, attempt):
-                running.end(by)
+        if order.worker_id is None:
+            self._cancelled.add((order.key, order.attempt), self._now())
+        else:
+            self._lost.add((order.key, order.attempt, order.dp_rank or 0, order.epoch), self._now())
+        for attempt in list(self._attempts.values()):
+            if (by := self._already_ended(attempt.work)) is not None:
+                attempt.end(by)
 
     async def finish(self, seconds: float) -> None:
         """Let what runs end by itself for a while, then end it."""
@@ -129,9 +131,11 @@ class Executor:
 
     def _already_ended(self, work: Work) -> End | None:
         now = self._now()
-        for end, keys in self._ended.items():
-            if keys.has((work.key, work.attempt), now) or keys.has((work.key, 0), now):
-                return end
+        if any(self._cancelled.has((work.key, attempt), now) for attempt in (0, work.attempt)):
+            return End.CLIENT
+        # What lost is one decision: this attempt on this rank in this epoch.
+        if self._lost.has((work.key, work.attempt, work.dp_rank, work.epoch), now):
+            return End.LOST
         return None
 
     async def _refuse(self, work: Work) -> None:

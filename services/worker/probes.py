@@ -6,24 +6,27 @@ every probe of it came out equal, token by token; an engine's error is an outcom
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from schemas.worker import Contract, ModalityContract
 from services.kv.address import Span, addresses
 from services.kv.identity import engine_uuid
 from services.layout.shapes import MediaShape
 from services.layout.view import View
-from services.runtime.errors import KvrouteError
 from services.runtime.offload import run_in_thread
+from services.worker.engine import EngineError
 from services.worker.probe_requests import Probe, identity_probe, image_probes, text_probes
 
 EVENT_SECONDS = 5.0
+TRY_AGAIN_SECONDS = (0.5, 2.0)
 DETAIL_LIMIT = 1000
 NO_VIDEO = "videos are not probed: they route by the text before them"
 
+T = TypeVar("T")
 InThread = Callable[[Callable[[], View]], Awaitable[View]]
 
 
@@ -39,11 +42,11 @@ class Asks(Protocol):
     """What a probe needs of an engine."""
 
     async def tokenize(self, body: dict[str, Any]) -> list[int]:
-        """The engine's token ids of a chat. Raises KvrouteError."""
+        """The engine's token ids of a chat. Raises EngineError."""
         ...
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Run a chat. Raises KvrouteError."""
+        """Run a chat. Raises EngineError."""
         ...
 
 
@@ -95,8 +98,8 @@ async def _modality(
     covered = 0
     for probe in probes:
         try:
-            theirs = await engine.tokenize(probe.body)
-        except KvrouteError as error:
+            theirs = await _patiently(engine.tokenize, probe.body)
+        except EngineError as error:
             if covered and probe.pixels > covered:
                 # Too large for this engine is a bound, not a mismatch.
                 max_pixels = covered
@@ -121,8 +124,8 @@ async def _identity(
     expected = addresses(view.token_ids, subject.block_size, spans)
     watch.expect(identity)
     try:
-        await engine.complete(probe.body)
-    except KvrouteError as error:
+        await _patiently(engine.complete, probe.body)
+    except EngineError as error:
         return image.model_copy(update={"detail": _short(f"the identity probe failed: {error}")})
     came, equal = await watch.saw(identity, expected, EVENT_SECONDS)
     if not came:
@@ -132,6 +135,18 @@ async def _identity(
         detail = "the identity came back, but the blocks' addresses differ: the media range is not the engine's"
         return image.model_copy(update={"verbatim_identity": True, "proven": False, "detail": detail})
     return image.model_copy(update={"verbatim_identity": True})
+
+
+async def _patiently(ask: Callable[[dict[str, Any]], Awaitable[T]], body: dict[str, Any]) -> T:
+    """Ask again while the engine is only busy: a contract stands for the whole epoch."""
+    for pause in TRY_AGAIN_SECONDS:
+        try:
+            return await ask(body)
+        except EngineError as error:
+            if 0 < error.status < 500 and error.status not in (408, 429):
+                raise
+        await asyncio.sleep(pause)
+    return await ask(body)
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> str | None:

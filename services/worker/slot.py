@@ -43,7 +43,7 @@ class Slot:
         self.name = name
         self.translator = Translator(name.block_size)
         self.publisher = SlotPublisher(Sequencer(name), self.translator, sender, clock, schedule, complete=False)
-        self.undecodable = 0
+        self.batches = 0
         self.holes = 0
         """Times events were lost for good."""
         self._stream = stream
@@ -152,6 +152,7 @@ class Slot:
             self._lost(f"seq {raw.seq} can't be read")
             return
         tracker.took(raw.seq, batch.at)
+        self.batches += 1
         self.translator.apply(batch)
 
     def _lost(self, what: str) -> None:
@@ -165,7 +166,6 @@ class Slot:
         try:
             return self._decoder.decode(raw.payload)
         except EngineEventError as problem:
-            self.undecodable += 1
             _log.error("undecodable KV events", **self._labels, seq=raw.seq, error=str(problem)[:300])
             return None
 

@@ -6,7 +6,7 @@ from functools import reduce
 from operator import xor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.kv_event import KvEvents, KvOp, Resident
@@ -89,6 +89,7 @@ changes = st.builds(
 ) | st.builds(Change, st.just(KvOp.CLEARED), st.sampled_from(TIERS), st.just([]))
 
 
+@settings(max_examples=50)
 @given(st.lists(changes, max_size=20))
 def test_any_log_arrives_whole_and_in_order_and_ends_with_the_true_sums(history: list[Change]) -> None:
     log, held = possible(history)

@@ -336,7 +336,12 @@ class TestEnds:
         stand.engine.chat = streaming(hold=asyncio.Event())
         await stand.give(stand.work(stream=True))
         await stand.until(lambda: stand.engine.chats)
-        await stand.harness.push(CONTROL, cancel(stand, worker_id="w1", attempt=1))
+        epoch = stand.work().epoch
+        # The same attempt on another rank or in another epoch is another decision.
+        await stand.harness.push(CONTROL, cancel(stand, worker_id="w1", attempt=1, dp_rank=1, epoch=epoch))
+        await stand.harness.push(CONTROL, cancel(stand, worker_id="w1", attempt=1, dp_rank=0, epoch=epoch - 1))
+        assert stand.agent._executor.running == 1
+        await stand.harness.push(CONTROL, cancel(stand, worker_id="w1", attempt=1, dp_rank=0, epoch=epoch))
         await stand.ended()
         assert stand.facts == stand.replies == []
 
