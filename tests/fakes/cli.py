@@ -132,7 +132,7 @@ class CommandLine:
 
     def __call__(self, *arguments: str) -> Ran:
         """Run one command line."""
-        with _caught() as (out, err):
+        with caught() as (out, err):
             code = run(arguments, Wiring(lambda _: self.broker, self._gateway, lambda: self.now_ms))
         return Ran(code, out.getvalue(), err.getvalue())
 
@@ -142,7 +142,7 @@ class CommandLine:
 
 
 @contextlib.contextmanager
-def _caught() -> Iterator[tuple[io.StringIO, io.StringIO]]:
+def caught() -> Iterator[tuple[io.StringIO, io.StringIO]]:
     out, err = io.StringIO(), io.StringIO()
     saved = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = out, err
