@@ -75,7 +75,7 @@ class Deployment:
         }
         await create_topics(self.settings)
         kvroute = str(Path(sys.executable).with_name("kvroute"))
-        await self._run("database", [kvroute, "db", "upgrade"], environment, until="revision")
+        await self._run("database", [kvroute, "db", "upgrade", "--table"], environment, until="revision")
         await self._run(
             "engines", [sys.executable, "-m", "benchmarks.fleet", "engines", str(MODEL), str(ENGINES)], environment,
             until="engines [",

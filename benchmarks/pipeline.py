@@ -8,34 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from benchmarks.deployment import ENGINES, Deployment
 from benchmarks.hops import floor
 from benchmarks.load import Answer, drive, prompts
 from benchmarks.measure import Row, Spread, quantile
 
-TOKENS = (2048, 8192)
-CONCURRENCY = (1, 16)
-RUNS = 3
-REQUESTS = {1: 60, 16: 400}
 WARM_UP = 64
 BYTES_A_TOKEN = 5.3
 """Size of a body of ``load.prompts``, by token."""
 
 
-def rows() -> Iterator[Row]:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured: prompt lengths, requests by concurrency, and how often."""
+
+    tokens: tuple[int, ...] = (2048, 8192)
+    requests: Mapping[int, int] = field(default_factory=lambda: {1: 60, 16: 400})
+    runs: int = 3
+
+
+QUICK = Plan(tokens=(2048,), requests={1: 20, 16: 100}, runs=1)
+
+
+def rows(plan: Plan | None = None) -> Iterator[Row]:
     """All rows, after one deployment was started, measured and stopped."""
-    yield from asyncio.run(_measure())
+    yield from asyncio.run(_measure(plan or Plan()))
 
 
-async def _measure() -> list[Row]:
+async def _measure(plan: Plan) -> list[Row]:
     result: list[Row] = []
     async with Deployment() as deployment:
-        for tokens in TOKENS:
+        for tokens in plan.tokens:
             direct = await _direct(deployment, tokens)
-            for concurrency in CONCURRENCY:
-                result += await _case(deployment, tokens, concurrency, direct)
+            for concurrency, count in plan.requests.items():
+                result += await _case(deployment, tokens, concurrency, count, plan.runs, direct)
     return result
 
 
@@ -46,14 +55,15 @@ async def _direct(deployment: Deployment, tokens: int) -> float:
     return statistics.median(answer.seconds for answer in answers[20:])
 
 
-async def _case(deployment: Deployment, tokens: int, concurrency: int, direct: float) -> list[Row]:
-    count = REQUESTS[concurrency]
+async def _case(
+    deployment: Deployment, tokens: int, concurrency: int, count: int, runs: int, direct: float
+) -> list[Row]:
     await drive(deployment.gateway_url, deployment.model, prompts(tokens, WARM_UP, seed=2), concurrency)
     rates, floor_rates = [], []
     medians, tails, floor_medians, floor_tails = [], [], [], []
     answers: list[Answer] = []
     cpu: dict[str, float] = {}
-    for run in range(RUNS):
+    for run in range(runs):
         bare = await floor(
             deployment.settings, record_bytes=int(tokens * BYTES_A_TOKEN), concurrency=concurrency, chains=count
         )
