@@ -45,27 +45,35 @@ def layouter() -> Layouter:
 
 @dataclass
 class Reader:
-    """Reads whole topics, again and again, as any consumer could."""
+    """Reads topics from their beginning, as any consumer could; what was read is kept."""
 
     settings: Settings
+    _consumers: dict[str, AIOKafkaConsumer] = field(default_factory=dict)
+    _values: dict[str, list[bytes]] = field(default_factory=dict)
 
     async def read(self, topic: str, kind: type[M]) -> list[M]:
-        names = TopicNames(self.settings.topic_prefix)
-        consumer = AIOKafkaConsumer(**consumer_options(self.settings))
-        await consumer.start()
-        try:
-            async with Admin(self.settings) as admin:
-                count = (await admin.partitions([topic]))[topic]
-            found: list[M] = []
-            parts = [TopicPartition(names.outside(topic), number) for number in range(count)]
-            consumer.assign(parts)
-            await consumer.seek_to_beginning(*parts)
-            while batches := await consumer.getmany(timeout_ms=300):
-                for records in batches.values():
-                    found += [kind.from_bytes(record.value) for record in records if record.value is not None]
-            return found
-        finally:
+        """All messages of a topic so far."""
+        consumer = self._consumers.get(topic) or await self._open(topic)
+        values = self._values.setdefault(topic, [])
+        while batches := await consumer.getmany(timeout_ms=150):
+            for records in batches.values():
+                values += [record.value for record in records if record.value is not None]
+        return [kind.from_bytes(value) for value in values]
+
+    async def close(self) -> None:
+        for consumer in self._consumers.values():
             await consumer.stop()
+
+    async def _open(self, topic: str) -> AIOKafkaConsumer:
+        async with Admin(self.settings) as admin:
+            count = (await admin.partitions([topic]))[topic]
+        consumer = self._consumers[topic] = AIOKafkaConsumer(**consumer_options(self.settings))
+        await consumer.start()
+        name = TopicNames(self.settings.topic_prefix).outside(topic)
+        parts = [TopicPartition(name, number) for number in range(count)]
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        return consumer
 
 
 @dataclass
@@ -75,7 +83,6 @@ class Fleet:
     settings: Settings
     engine: SimEngine
     reader: Reader
-    stack: AsyncExitStack
     service: Service = field(init=False)
     agent: Agent = field(init=False)
 
@@ -164,7 +171,8 @@ async def fleet(settings: Settings, layouter: Layouter) -> AsyncIterator[StartFl
             )  # fmt: skip
             async with Admin(own) as admin:
                 await admin.create([(REPLIES, RESPONSES)])
-            made = Fleet(own, engine, Reader(own), stack)
+            made = Fleet(own, engine, Reader(own))
+            stack.push_async_callback(made.reader.close)
             await made.start_agent()
             stack.push_async_callback(lambda: made.service.stop())
             return made
