@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from services.kv.tier import TIERS, Tier
 from services.router.slots import Overlap
@@ -190,12 +191,13 @@ class PrefixIndex:
         found: dict[int, Overlap] = {}
         chained: list[tuple[int, int]] = []
         for slots, blocks in self._ends(addresses):
-            if plain := slots & ~self._tiered:
-                overlap = Overlap(blocks)
-                for number in _numbers(plain):
-                    found[number] = overlap
             if tiered := slots & self._tiered:
                 chained.append((tiered, blocks))
+                slots ^= tiered
+            if slots:
+                overlap = Overlap(blocks)
+                for number in _numbers(slots):
+                    found[number] = overlap
         if chained:
             self._chains(addresses, chained, found)
         return found
@@ -278,12 +280,11 @@ class PrefixIndex:
             found[number] = Overlap(device, host - device, disk - host)
 
 
-_NUMBERS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
+_BITS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
-def _numbers(mask: int) -> list[int]:
-    """Positions of the set bits, lowest first."""
-    if mask & (mask - 1) == 0:
-        return [mask.bit_length() - 1] if mask else []
+@lru_cache(maxsize=1024)
+def _numbers(mask: int) -> tuple[int, ...]:
+    """Positions of the set bits, lowest first. Remembered: the same slots hold the same prefixes again and again."""
     data = mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
-    return [place * 8 + bit for place, byte in enumerate(data) if byte for bit in _NUMBERS_OF_BYTE[byte]]
+    return tuple(place * 8 + bit for place, byte in enumerate(data) if byte for bit in _BITS_OF_BYTE[byte])
