@@ -65,12 +65,12 @@ def consumer_options(settings: Settings, *, projection: bool = False) -> dict[st
     }
 
 
-def group_options(settings: Settings) -> dict[str, Any]:
+def group_options(settings: Settings, *, urgent: bool = True) -> dict[str, Any]:
     """Options of a FastStream subscriber in a group, beside connection and security."""
     profile = profile_of(settings)
     return {
         "auto_offset_reset": "earliest",
-        "fetch_max_wait_ms": profile.fetch_wait_ms,
+        "fetch_max_wait_ms": profile.fetch_wait_ms if urgent else profile.projection_wait_ms,
         "session_timeout_ms": profile.session_ms,
         "heartbeat_interval_ms": profile.session_ms // 3,
         # A revocation waits for records in flight; the broker must not give up on the member meanwhile.

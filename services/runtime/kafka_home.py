@@ -15,7 +15,7 @@ from services.runtime.broker_process import BrokerFailed, BrokerProcess, free_po
 from services.runtime.topics import DEAD_LETTER_LIMIT_BYTES
 
 _CLUSTER_ID = "kvroute0000000000000000"[:22]
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 _TRIES = 3
 

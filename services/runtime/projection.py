@@ -52,6 +52,8 @@ class Projection:
         """Highwater noted at the start, by partition; None until it is known."""
         self.highwaters: dict[int, int] = {}
         """Latest highwater seen, by partition."""
+        self.fed = False
+        """Whether a reader feeds it."""
         self._caught_up = asyncio.Event()
         self._waiting: list[tuple[dict[int, int], asyncio.Future[None]]] = []
 

@@ -54,12 +54,15 @@ class ProjectionReader:
             for projection in projections:
                 partitions = range(counts[projection.topic.name])
                 projection.begin(await self._starts(lookup, projection, partitions))
+                projection.fed = True
         finally:
             await lookup.stop()
         await self._change([*self._projections, *projections])
 
     async def remove(self, projections: Sequence[Projection]) -> None:
         """Stop feeding projections; after the last one, disconnect."""
+        for projection in projections:
+            projection.fed = False
         leaving = {id(projection) for projection in projections}
         await self._change([projection for projection in self._projections if id(projection) not in leaving])
 
@@ -146,6 +149,8 @@ class ProjectionReader:
         for raw in records:
             record = to_record(raw, self._names)
             for projection in projections:
+                if not projection.fed:
+                    continue
                 try:
                     projection.take(record)
                 except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ class _Channel:
 class KafkaSender:
     """The Sender of a stage (services/runtime/bus.py). Usable between ``start`` and ``stop``.
 
+    On Kafka the producer is idempotent: a send waits until the broker is back, however long that takes, and the
+    record is written once. Who can't wait that long puts a deadline around it. On the embedded broker a send that got
+    no answer for 30 s raises Transient.
+
     Records for one topic are written in the order of the calls, however many are under way.
     """
 
@@ -63,6 +68,7 @@ class KafkaSender:
         self._revived_at = 0.0
         self._missing: dict[str, float] = {}
         self._channels: dict[str, _Channel] = {}
+        self._under_way: dict[object, float] = {}
         self._admin = Admin(settings)
 
     async def start(self) -> None:
@@ -70,11 +76,18 @@ class KafkaSender:
         self._producer = await self._connect()
 
     async def stop(self) -> None:
-        """Send what waits, then disconnect."""
+        """Send what waits, for 5 s at most, then disconnect."""
         producer, self._producer = self._producer, None
         await self._admin.stop()
         if producer is not None:
-            await producer.stop()
+            with contextlib.suppress(KafkaError, TimeoutError):
+                await asyncio.wait_for(producer.stop(), _STOP_SECONDS)
+
+    @property
+    def waiting_seconds(self) -> float:
+        """How long the oldest send under way has waited. An idempotent producer waits for as long as it takes."""
+        oldest = next(iter(self._under_way.values()), None)
+        return 0.0 if oldest is None else time.monotonic() - oldest
 
     async def send(
         self,
@@ -128,6 +141,8 @@ class KafkaSender:
             raise Transient("the sender is not connected: start the service first")
         outside = self._names.outside(topic)
         channel = self._channel(topic)
+        token = object()
+        self._under_way[token] = time.monotonic()
         try:
             async with channel.turn:
                 await self._must_exist(producer, topic, outside)
@@ -140,6 +155,8 @@ class KafkaSender:
             SEND_FAILURES.labels(self._stage, topic_label(topic)).inc()
             await self._revive(producer, error)
             raise Transient(f"could not publish to {topic}: {type(error).__name__} {error}") from error
+        finally:
+            del self._under_way[token]
         channel.sent.inc()
         return Position(topic=topic, partition=metadata.partition, offset=metadata.offset)
 

@@ -34,6 +34,8 @@ from services.runtime.topics import CONTROL, Topic
 from services.runtime.treatment import Handler, Treatment
 from services.runtime.vitals import COMMIT_SECONDS, Vitals, WitnessOf
 
+SLOW_SEND_SECONDS = 10.0
+
 
 class StageStopped(KvrouteError):
     """The stage gave up: too many failures of its own in a row, or a part of it died."""
@@ -97,12 +99,14 @@ class Service:
         concurrency: int | None = None,
         on_assigned: OnPartitions | None = None,
         on_revoked: OnPartitions | None = None,
+        urgent: bool = True,
     ) -> None:
         """Read a topic in a consumer group.
 
         Records with the same key are handled one after another, others side by side up to ``concurrency``. A handler
         raises BadRecord (dead letter), Transient (tried again, then dead letter) or anything else (our own failure).
-        ``on_assigned`` is awaited before records of newly gained partitions are handled.
+        ``on_assigned`` is awaited before records of newly gained partitions are handled. ``urgent=False`` is for
+        readers off the request path: the embedded broker is asked less often for them.
         """
         self._subscriptions.append(
             Subscription(
@@ -110,7 +114,9 @@ class Service:
                 group,
                 self.settings,
                 partial(self._intake, topic.name, handler, concurrency, on_assigned, on_revoked),
-                self.fail,
+                stage=self.name,
+                fail=self.fail,
+                urgent=urgent,
             )
         )
 
@@ -294,6 +300,8 @@ class Service:
         reasons = [] if self._started else ["starting"]
         if self._draining:
             reasons.append("draining")
+        if (waiting := self._kafka_sender.waiting_seconds) > SLOW_SEND_SECONDS:
+            reasons.append(f"the broker has not taken a record for {waiting:.0f} s")
         reasons += [f"projection of {p.topic.name} is catching up" for p in self.projections if not p.caught_up]
         reasons += [name for name, check in self._checks.items() if not check()]
         return reasons

@@ -16,6 +16,7 @@ from services.runtime.errors import Transient
 from services.runtime.faststream_broker import make_broker
 from services.runtime.intake import Intake
 from services.runtime.lookup import to_record
+from services.runtime.metrics import REBALANCES
 from services.runtime.names import TopicNames
 from services.runtime.settings import Settings
 from services.runtime.topics import Topic
@@ -41,7 +42,10 @@ class Subscription:
         group: str,
         settings: Settings,
         make_intake: Callable[[Callable[[dict[int, int]], Awaitable[None]]], Intake],
+        *,
+        stage: str,
         fail: Callable[[BaseException], None],
+        urgent: bool = True,
     ) -> None:
         self.topic = topic
         self.group = group
@@ -59,10 +63,10 @@ class Subscription:
             no_reply=True,
             batch_timeout_ms=_HOURS_MS,
             max_records=_MOST_RECORDS,
-            listener=_Listener(self.intake),
+            listener=_Listener(self.intake, stage, topic.name),
             parser=_parse,
             decoder=_decode,
-            **group_options(settings),
+            **group_options(settings, urgent=urgent),
         )
         subscriber(self._on_batch)
         self._subscriber = subscriber
@@ -139,13 +143,18 @@ def group_id(group: str, topic: Topic) -> str:
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     """Tells the intake about partitions. aiokafka awaits both before it goes on."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, stage: str, topic: str) -> None:
         self._intake = intake
+        self._revoked = REBALANCES.labels(stage, topic, "revoked")
+        self._assigned = REBALANCES.labels(stage, topic, "assigned")
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        if revoked:
+            self._revoked.inc()
         await self._intake.revoked(frozenset(tp.partition for tp in revoked), REVOKE_WAIT_SECONDS)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self._assigned.inc()
         self._intake.assigned(frozenset(tp.partition for tp in assigned))
 
 

@@ -52,6 +52,7 @@ class Vitals:
     def __init__(self, service: Service) -> None:
         self._service = service
         self.loop_lag = LoopLag()
+        self._lagging: dict[str, set[int]] = {}
         self._progress: dict[int, tuple[int, float]] = {}
 
     async def commit(self) -> None:
@@ -74,13 +75,20 @@ class Vitals:
             oldest = source.intake.oldest_ms
             age = 0.0 if oldest is None else max(0.0, (now_ms - oldest) / 1000)
             metrics.OLDEST_UNHANDLED_SECONDS.labels(service.name, topic).set(age)
-            for partition, lag in source.lags.items():
-                metrics.CONSUMER_LAG.labels(service.name, topic, str(partition)).set(lag)
+            self._set_lags(topic, source.lags)
         for subscription in service.subscriptions:
             if not subscription.alive:
                 service.fail(RuntimeError(f"the membership in group {subscription.group} broke"))
         metrics.OWN_FAILURES_IN_A_ROW.labels(service.name).set(service.stop_rule.in_a_row)
         metrics.STAGE_READY.labels(service.name).set(int(service.ready))
+
+    def _set_lags(self, topic: str, lags: dict[int, int]) -> None:
+        for partition, lag in lags.items():
+            metrics.CONSUMER_LAG.labels(self._service.name, topic, str(partition)).set(lag)
+        # A partition that another replica reads now must not keep the lag it had here.
+        for partition in self._lagging.get(topic, set()) - lags.keys():
+            metrics.CONSUMER_LAG.remove(self._service.name, topic, str(partition))
+        self._lagging[topic] = set(lags)
 
     def sick(self) -> list[str]:
         """Why the stage makes no progress; empty when it does or has nothing to do."""

@@ -96,6 +96,7 @@ class Harness(Service):
         concurrency: int | None = None,
         on_assigned: OnPartitions | None = None,
         on_revoked: OnPartitions | None = None,
+        urgent: bool = True,
     ) -> None:
         """Register a group consumer."""
         self.consumers.append(Registered(topic.name, handler, group, on_assigned, on_revoked))
