@@ -57,7 +57,7 @@ class Deployment:
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time so far: by stage, of the engines, of the agents, and of the broker."""
-        used = {name: child.cpu_seconds() for name, child in self._children.items()}
+        used = {name: child.cpu_seconds() for name, child in self._children.items() if name != "database"}
         return used | {"broker": cpu_seconds(self._broker_pid)}
 
     async def _start(self) -> None:

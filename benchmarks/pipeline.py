@@ -17,6 +17,7 @@ from benchmarks.load import Answer, drive, prompts
 from benchmarks.measure import Row, Spread, quantile
 
 WARM_UP = 64
+IDLE_SECONDS = 6.0
 BYTES_A_TOKEN = 5.3
 """Size of a body of ``load.prompts``, by token."""
 
@@ -39,13 +40,26 @@ def rows(plan: Plan | None = None) -> Iterator[Row]:
 
 
 async def _measure(plan: Plan) -> list[Row]:
-    result: list[Row] = []
     async with Deployment() as deployment:
+        await drive(deployment.gateway_url, deployment.model, prompts(plan.tokens[0], WARM_UP, seed=3), 4)
+        result = await _idle(deployment)
         for tokens in plan.tokens:
             direct = await _direct(deployment, tokens)
             for concurrency, count in plan.requests.items():
                 result += await _case(deployment, tokens, concurrency, count, plan.runs, direct)
     return result
+
+
+async def _idle(deployment: Deployment) -> list[Row]:
+    """What the parts use while nobody asks anything: heartbeats, polls, leases."""
+    await asyncio.sleep(IDLE_SECONDS / 2)
+    before = deployment.cpu_seconds()
+    await asyncio.sleep(IDLE_SECONDS)
+    after = deployment.cpu_seconds()
+    return [
+        Row(f"CPU idle: {name}", "ms/s", Spread.of([(after[name] - before[name]) / IDLE_SECONDS * 1e3]))
+        for name in after
+    ]
 
 
 async def _direct(deployment: Deployment, tokens: int) -> float:
@@ -79,6 +93,7 @@ async def _case(
         medians.append(quantile(added, 0.5) * 1e3)
         tails.append(quantile(added, 0.99) * 1e3)
         cpu = {name: (after[name] - before[name]) / len(answers) * 1e3 for name in after}
+        cpu["all"] = sum(cpu.values())
     case = f"{tokens:,} tokens, concurrency {concurrency}"
     hops = f"bare hops, {deployment.broker_name}"
     about = {
@@ -94,6 +109,5 @@ async def _case(
         *(
             Row(f"CPU a request: {name}, {case}", "ms", Spread.of([milliseconds]))
             for name, milliseconds in cpu.items()
-            if name != "database"
         ),
     ]

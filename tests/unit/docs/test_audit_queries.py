@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from services.audit.database import open_engine
-from services.audit.migrate import upgrade
+from services.audit.migrate import upgrade_engine
 from services.audit.views import VIEWS
 from services.runtime.settings import Settings
 
@@ -22,7 +22,7 @@ QUERIES = re.findall(r"^```sql\n(.+?)^```", PAGE, flags=re.MULTILINE | re.DOTALL
 async def test_query_runs(query: str, tmp_path: Path) -> None:
     engine = open_engine(Settings(database_url=SecretStr(f"sqlite+aiosqlite:///{tmp_path}/audit.sqlite3")))
     try:
-        await upgrade(engine)
+        await upgrade_engine(engine)
         async with engine.connect() as connection:
             result = await connection.execute(text(query))
             assert result.keys()
