@@ -130,6 +130,7 @@ class Router:
         await self._lifecycle.wait_past(facts)
         while not self._settled() or self.state.kv.behind:  # noqa: ASYNC110 - time itself is one of the events
             await asyncio.sleep(GATE_POLL_SECONDS)
+        await self._tidy()
         self._rerouting.take_over(partitions)
 
     async def _revoked(self, partitions: frozenset[int]) -> None:
@@ -145,6 +146,7 @@ class Router:
 
     async def _look(self) -> None:
         await self._listen()
+        self._following.work_on()
         self._rerouting.look_at_all()
         now = self._service.clock.monotonic()
         for life in self.state.kv.snapshot_requests(now):

@@ -70,13 +70,17 @@ class Following:
             raise
         before = kv.anomalies.copy()
         kv.take(record.partition, record.offset, event, self._service.clock.monotonic())
-        if kv.work() and not self._pumping:
-            self._pumping = True
-            self._service.spawn(self._pump(), name="kv slices")
+        self.work_on()
         for anomaly, count in (kv.anomalies - before).items():
             ROUTER_KV_ANOMALIES.labels(anomaly.value).inc(count)
         for change in event.changes:
             ROUTER_KV_ADDRESSES.labels(change.op.value).inc(len(change.addresses))
+
+    def work_on(self) -> None:
+        """Do one slice of what waits at the index, and leave the rest to a task."""
+        if self._state.kv.work() and not self._pumping:
+            self._pumping = True
+            self._service.spawn(self._pump(), name="kv slices")
 
     def decision(self, record: Record) -> None:
         """Apply a decision: the first one read for an attempt is the one."""

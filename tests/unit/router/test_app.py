@@ -646,6 +646,26 @@ async def test_large_records_are_applied_in_slices(stage: Stage) -> None:
     assert stage.decisions()[0].overlap_confirmed == 8
 
 
+async def test_a_retired_worker_is_swept_out_of_the_index(stage: Stage) -> None:
+    await stage.meet("w1")
+    await stage.hold("w1", blocks=100)
+    index = stage.router.state.kv.indexes[make.MODEL, 16]
+    assert len(index) == 100
+    await stage.harness.push(WORKERS, worker("w1", state=WorkerState.RETIRED))
+    await stage.harness.tick("look")
+    assert len(index) == 0
+
+
+async def test_what_is_long_over_is_not_taken_over(stage: Stage) -> None:
+    theirs = make.decision(make.expanded(reply_to=REPLY), make.slot("w1"), router="router-0")
+    await stage.harness.push(DECISIONS, theirs)
+    stage.clock.advance(1000)
+    await stage.harness.assign(EXPANDED, {0})
+    await stage.settle()
+    assert stage.answers() == []
+    assert stage.facts() == []
+
+
 async def test_tidying_forgets_requests_nobody_ended(stage: Stage) -> None:
     await stage.meet("w1")
     await stage.ask()
