@@ -78,6 +78,8 @@ class Resolution:
     async def _identify_all(
         self, found: list[Found], body: dict[str, Any], mode: Mode, envelope: Envelope
     ) -> list[MediaItem]:
+        if not found:
+            return []
         scope = Scope(envelope.tenant, envelope.cache_salt, self._key)
         gate = asyncio.Semaphore(_AT_ONCE)
 

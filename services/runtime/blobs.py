@@ -1,7 +1,7 @@
 """Claim checks: bytes too large for a record are kept by their content hash, and the record carries a claim.
 
 The name is the 128-bit BLAKE2b of the bytes: whoever names a blob has seen its content, and nobody can put other
-bytes under a name that is in use (docs/decisions/0015-claim-checks.md says why this is not XXH3). Two stores: a
+bytes under a name that is in use (docs/decisions/0017-claim-checks.md says why this is not XXH3). Two stores: a
 directory of one host, and any object store through fsspec (extra ``s3``).
 """
 

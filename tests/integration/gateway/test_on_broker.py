@@ -96,8 +96,7 @@ class Front:
         self.client: aiohttp.ClientSession
 
     async def __aenter__(self) -> Front:
-        for service in (self.echo.service, self.media, self.gateway):
-            await service.start()
+        await asyncio.gather(*(service.start() for service in (self.echo.service, self.media, self.gateway)))
         self.client = aiohttp.ClientSession(
             f"http://127.0.0.1:{self.app.server.port}",
             headers={"Authorization": "Bearer k1"},
@@ -107,8 +106,7 @@ class Front:
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()
-        for service in (self.gateway, self.media, self.echo.service):
-            await service.stop()
+        await asyncio.gather(*(service.stop() for service in (self.gateway, self.media, self.echo.service)))
 
 
 @pytest.fixture
