@@ -13,13 +13,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from services.runtime.errors import KvrouteError
 
 _PR_SET_PDEATHSIG = 1
-_SETTLE_SECONDS = 0.05
+_TAIL_BYTES = 16 << 10
 _LOOPBACK = "127.0.0.1"
 _WATCHDOG = """
 import os, signal, sys, time
@@ -51,12 +53,26 @@ def free_ports(count: int) -> list[int]:
             sock.close()
 
 
-class BrokerProcess:
-    """One child process that listens on a port."""
+def check_free(port: int) -> None:
+    """Raise BrokerFailed when somebody listens on the port: we would talk to them and not to our child."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise BrokerFailed(f"port {port} can't be used ({error.strerror}): choose another") from None
 
-    def __init__(self, name: str, log_path: Path) -> None:
+
+class BrokerProcess:
+    """One child process that listens on a port.
+
+    Without ``log_path`` its log is a file without a name, so that nothing is left behind, however we end.
+    """
+
+    def __init__(self, name: str, log_path: Path | None = None) -> None:
         self.name = name
         self.log_path = log_path
+        self._log: BinaryIO | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
 
@@ -67,23 +83,24 @@ class BrokerProcess:
 
     def spawn(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Start the child. Raises BrokerFailed when the program is missing."""
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("wb") as log:
-            # The kernel's signal comes when the *thread* that started the child ends: start brokers on a thread that
-            # lives as long as the process.
-            try:
-                # A session of its own: Ctrl-C goes to us, and we stop the child in order.
-                self._process = subprocess.Popen(
-                    list(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=None if env is None else dict(env),
-                    start_new_session=True,
-                    preexec_fn=_death_with_parent(),
-                )
-            except OSError as error:
-                raise BrokerFailed(f"{self.name} could not be started: {error}") from None
+        self._close_log()
+        self._log = self._open_log()
+        # The kernel's signal comes when the *thread* that started the child ends: start brokers on a thread that
+        # lives as long as the process.
+        try:
+            # A session of its own: Ctrl-C goes to us, and we stop the child in order.
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+                preexec_fn=_death_with_parent(),
+            )
+        except OSError as error:
+            self._close_log()
+            raise BrokerFailed(f"{self.name} could not be started: {error}") from None
         if sys.platform != "linux":
             self._watchdog = subprocess.Popen(
                 [sys.executable, "-c", _WATCHDOG, str(os.getpid()), str(self._process.pid)], start_new_session=True
@@ -107,10 +124,7 @@ class BrokerProcess:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
-                # Was it the child that answered, or who had the port before? Then the child is about to end.
-                await asyncio.sleep(_SETTLE_SECONDS)
-                if self._process.poll() is None:
-                    return
+                return
 
     async def stop(self, ask: signal.Signals, seconds: float) -> None:
         """Ask the child to end, then make it. Returns when it is gone."""
@@ -121,6 +135,7 @@ class BrokerProcess:
             if not await _gone(process, seconds):
                 process.kill()
                 await _gone(process, 10.0)
+        self._close_log()
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.kill()
@@ -135,12 +150,24 @@ class BrokerProcess:
 
     def tail(self, lines: int = 5) -> str:
         """The end of the child's log, for error messages."""
-        try:
-            text = self.log_path.read_text(errors="replace")
-        except OSError:
+        if self._log is None or self._log.closed:
             return ""
+        size = os.fstat(self._log.fileno()).st_size
+        text = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
         last = " | ".join(line.strip() for line in text.splitlines()[-lines:])
-        return f"Its log ({self.log_path}) ends: {last}" if last else f"Its log ({self.log_path}) is empty."
+        place = f" ({self.log_path})" if self.log_path is not None else ""
+        return f"Its log{place} ends: {last}" if last else f"Its log{place} is empty."
+
+    def _open_log(self) -> BinaryIO:
+        if self.log_path is None:
+            return cast(BinaryIO, tempfile.TemporaryFile("w+b", buffering=0))
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        return cast(BinaryIO, self.log_path.open("w+b", buffering=0))
+
+    def _close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
 
 async def _gone(process: subprocess.Popen[bytes], seconds: float) -> bool:

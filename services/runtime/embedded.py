@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from pathlib import Path
 from typing import Literal
 
-from services.runtime.broker_process import BrokerFailed, BrokerProcess, free_ports
+from services.runtime.broker_process import BrokerFailed, BrokerProcess, check_free, free_ports
 from services.runtime.kafka_home import KafkaHomeBroker
 
 __all__ = ["EmbeddedBroker", "KafkaHomeBroker"]
@@ -18,17 +17,16 @@ _TRIES = 3
 
 
 class EmbeddedBroker:
-    """Tansu on a free port of 127.0.0.1. Nothing is durable: after a stop everything that used it starts anew."""
+    """Tansu on a free port of 127.0.0.1. Nothing is durable: after a stop everything that used it starts anew.
+
+    ``data_dir`` is where its log goes.
+    """
 
     profile: Literal["kafka", "embedded"] = "embedded"
 
     def __init__(self, port: int | None = None, data_dir: Path | None = None) -> None:
         self._port = port
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        if data_dir is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="kvroute-tansu-")
-            data_dir = Path(self._folder.name)
-        self._process = BrokerProcess("the embedded broker (tansu)", data_dir / "tansu.log")
+        self._process = BrokerProcess("the embedded broker (tansu)", data_dir / "tansu.log" if data_dir else None)
         self.bootstrap = ""
         """``host:port`` while it runs."""
 
@@ -40,6 +38,8 @@ class EmbeddedBroker:
     async def start(self) -> str:
         """Start and return ``host:port``. Raises BrokerFailed."""
         binary = _binary()
+        if self._port is not None:
+            check_free(self._port)
         for left in reversed(range(_TRIES)):
             port = self._port or free_ports(1)[0]
             url = f"tcp://127.0.0.1:{port}"
@@ -64,8 +64,6 @@ class EmbeddedBroker:
         # Tansu ignores SIGTERM.
         await self._process.stop(signal.SIGINT, _STOP_SECONDS)
         self.bootstrap = ""
-        if self._folder is not None:
-            self._folder.cleanup()
 
     async def __aenter__(self) -> EmbeddedBroker:
         """Start."""

@@ -11,10 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from services.runtime.broker_process import BrokerFailed, BrokerProcess, free_ports
+from services.runtime.broker_process import BrokerFailed, BrokerProcess, check_free, free_ports
 from services.runtime.topics import DEAD_LETTER_LIMIT_BYTES
 
-_CLUSTER_ID = "kvroute0000000000000000"[:22]
+_CLUSTER_ID = "kvroute000000000000000"
+_PREFIX = "kvroute-kafka-"
 _START_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 _TRIES = 3
@@ -74,16 +75,20 @@ class KafkaHomeBroker:
         if not any((self._home / "libs").glob("*.jar")):
             raise BrokerFailed(f"{self._home} holds no libs/*.jar: KAFKA_HOME must name an unpacked Kafka")
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="kvroute-kafka-"))
+            _sweep()
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         folder = self._folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         self._process = BrokerProcess("Kafka", folder / "kafka.log")
+        if self._port is not None:
+            check_free(self._port)
         for left in reversed(range(_TRIES)):
             try:
                 self.bootstrap = await self._start_once(java, folder)
             except BrokerFailed:
+                taken = "already in use" in self._process.tail(100)
                 await self._process.stop(signal.SIGKILL, 5.0)
-                if left == 0 or self._port is not None or "in use" not in self._process.tail(50):
+                if left == 0 or self._port is not None or self._ports is not None or not taken:
                     raise
             else:
                 return self.bootstrap
@@ -146,6 +151,24 @@ async def _format(java: str, classpath: str, properties: Path) -> None:
     if process.returncode != 0:
         last = " | ".join(output.decode(errors="replace").splitlines()[-5:])
         raise BrokerFailed(f"Kafka could not format {properties.parent / 'data'}: {last}")
+
+
+def _sweep() -> None:
+    """Remove temporary data of processes that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not _exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _java() -> str:

@@ -83,13 +83,21 @@ async def test_the_broker_dies_with_its_parent(end: signal.Signals) -> None:
             parent.kill()
 
 
-async def test_a_port_that_is_taken_is_an_error_with_the_end_of_the_log() -> None:
+async def test_a_port_that_is_taken_is_an_error() -> None:
     async with EmbeddedBroker() as one:
         port = int(one.bootstrap.rpartition(":")[2])
         other = EmbeddedBroker(port)
-        with pytest.raises(BrokerFailed, match=r"tansu\) ended while starting. Its log"):
+        with pytest.raises(BrokerFailed, match=f"port {port} can't be used"):
             await other.start()
         await other.stop()
+
+
+async def test_a_child_that_ends_while_starting_is_an_error_with_the_end_of_its_log() -> None:
+    child = BrokerProcess("the child")
+    child.spawn([sys.executable, "-c", "print('no luck today')"])
+    with pytest.raises(BrokerFailed, match=r"the child ended while starting\. Its log ends: no luck today"):
+        await child.wait_listening(free_ports(1)[0], PATIENCE_SECONDS)
+    await child.stop(signal.SIGTERM, 1)
 
 
 async def test_a_program_that_is_missing_is_an_error(tmp_path: Path) -> None:
