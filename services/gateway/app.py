@@ -17,6 +17,7 @@ from services.runtime.blobs import Blobs
 from services.runtime.bus import Record
 from services.runtime.errors import BadRecord
 from services.runtime.metrics import GATEWAY_FIRST_PIECE_SECONDS, GATEWAY_IN_FLIGHT, GATEWAY_PIECES
+from services.runtime.projection import Projection
 from services.runtime.service import Service
 from services.runtime.settings import Settings
 from services.runtime.topics import HEARTBEATS, RESPONSES, WORKERS, responses_topic
@@ -48,6 +49,7 @@ class GatewayApp:
             self.blobs,
             self.reply_to,
         )
+        self.heartbeats: Projection | None = None
         self.server = GatewayServer(service, self.chat, self.fleet, self.register)
         GATEWAY_IN_FLIGHT.set_function(lambda: self.admission.in_flight)
 
@@ -92,12 +94,9 @@ class GatewayApp:
             self.fleet.register(worker)
 
     def apply_heartbeat(self, record: Record) -> None:
-        """Take a heartbeat. One that is older than a few leases says nothing of now."""
+        """Take a heartbeat. One that was there before this process says nothing of now."""
         beat = _decode(Heartbeat, record)
-        if beat is None:
-            return
-        stale_ms = self._clock.now_ms() - record.timestamp_ms
-        if stale_ms < self._service.settings.lease_seconds * 1000 * 2:
+        if beat is not None and self.heartbeats is not None and self.heartbeats.caught_up:
             self.fleet.heartbeat(beat, self._clock.monotonic())
 
 
@@ -105,7 +104,7 @@ def build(settings: Settings, service: Service) -> GatewayApp:
     """Register the gateway on its service."""
     app = GatewayApp(settings, service)
     service.project(WORKERS, app.apply_worker)
-    service.project(HEARTBEATS, app.apply_heartbeat)
+    app.heartbeats = service.project(HEARTBEATS, app.apply_heartbeat)
     service.every(_CHECK_SECONDS, app.check, name="check_answers")
     service.ready_when(app.blobs.description, app.blobs.usable)
     service.on_start(app.start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from aiohttp import web
@@ -22,6 +23,7 @@ from services.runtime.service import Service
 from services.runtime.topics import CONTROL, REQUESTS
 
 OFF_LOOP_BYTES = 256 << 10
+_SETTLE_SECONDS = 5.0
 
 
 class Chat:
@@ -45,6 +47,7 @@ class Chat:
         self._blobs = blobs
         self._reply_to = reply_to
         self.draining = False
+        self._farewells: set[asyncio.Task[None]] = set()
 
     def tenant_of(self, request: web.Request) -> str:
         """The tenant of the request's API key; empty when no keys are configured. Raises Refused (401)."""
@@ -61,6 +64,11 @@ class Chat:
             return await self._answer(request, pending)
         finally:
             self._admission.leave()
+
+    async def settle(self) -> None:
+        """Wait until every cancellation was sent, for a while."""
+        if self._farewells:
+            await asyncio.wait(set(self._farewells), timeout=_SETTLE_SECONDS)
 
     async def done(self, request: web.Request, request_id: str) -> None:
         """A booked route's request has been answered elsewhere: its load no longer counts."""
@@ -125,7 +133,9 @@ class Chat:
         self._admission.gone(asked.key)
         self._register.remove(pending, self._clock.monotonic(), published=published)
         if published and why != FINAL:
-            self._service.spawn(self._cancel(asked, why), name=f"cancel {asked.key}")
+            task = self._service.spawn(self._cancel(asked, why), name=f"cancel {asked.key}")
+            self._farewells.add(task)
+            task.add_done_callback(self._farewells.discard)
 
     async def _publish(self, asked: Asked, raw: bytes) -> None:
         """Put the request into Kafka; a large body goes beside it."""

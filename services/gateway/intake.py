@@ -119,9 +119,14 @@ def identifier(headers: Mapping[str, str], name: str) -> str | None:
     return checked_identifier(value, name)
 
 
+def is_identifier(value: str) -> bool:
+    """Whether a value may be a request or session id."""
+    return _IDENTIFIER.fullmatch(value) is not None
+
+
 def checked_identifier(value: str, name: str) -> str:
     """An id from outside. Raises Refused (400)."""
-    if not _IDENTIFIER.fullmatch(value):
+    if not is_identifier(value):
         raise Refused(
             400, f"{name} is not an id: expected 1 to 128 letters, digits, . _ : @ + or -", code="invalid_request"
         )

@@ -9,10 +9,12 @@ from aiohttp import web
 
 from schemas.work import ResponseError
 from services.gateway.admission import TooBusy
+from services.gateway.intake import is_identifier
 from services.runtime.errors import BadRecord, Refused, Transient
 from services.runtime.logs import get_logger
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+REQUEST_ID = "x-request-id"
 _RETRY_AFTER = "2"
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _log = get_logger("gateway.http")
@@ -49,6 +51,14 @@ def of_refusal(refused: Refused) -> ResponseError:
 @web.middleware
 async def openai_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever a handler raises into an OpenAI error. After a stream has begun nothing can be turned."""
+    response = await _answered(request, handler)
+    stated = request.headers.get(REQUEST_ID, "")
+    if not response.prepared and REQUEST_ID not in response.headers and is_identifier(stated):
+        response.headers[REQUEST_ID] = stated
+    return response
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except TooBusy as error:

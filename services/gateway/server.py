@@ -72,6 +72,7 @@ class GatewayServer:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+        await self._chat.settle()
 
     async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
         return await self._chat.serve(request)

@@ -121,6 +121,14 @@ class TestHeaders:
         await call
 
 
+class TestWhoseErrorItIs:
+    @pytest.mark.parametrize("stated", ["my-id", "a/b", None])
+    async def test_a_valid_id_comes_back_with_every_error(self, gateway: Gateway, stated: str | None) -> None:
+        headers = {"X-Request-Id": stated} if stated else {}
+        for call in (gateway.post(data=b"x", headers=headers), gateway.post("/nothing", headers=headers)):
+            assert (await call).headers.get("x-request-id") == ("my-id" if stated == "my-id" else None)
+
+
 class TestPaths:
     @pytest.mark.parametrize(
         "path", ["/", "/v1", "/v1/nothing", "/v1/chat/completions/x", "/v1/route//done", "/favicon.ico"]

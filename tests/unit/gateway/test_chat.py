@@ -309,6 +309,16 @@ class TestWhoGoesAway:
 
 
 class TestDraining:
+    async def test_what_does_not_end_in_time_is_cancelled_before_we_leave(self, make_gateway: MakeGateway) -> None:
+        gateway = await make_gateway(drain_seconds=0.05)
+        call = gateway.post()
+        request = await gateway.asked()
+        await gateway.app.server.drain()
+        await gateway.app.server.stop()
+        assert [order.request_id for order in gateway.orders] == [request.request_id]
+        with pytest.raises(aiohttp.ClientError):
+            await call
+
     async def test_what_is_in_flight_is_answered_and_nothing_new_is_taken(self, make_gateway: MakeGateway) -> None:
         gateway = await make_gateway(drain_seconds=5)
         call = gateway.post()

@@ -4,6 +4,7 @@ import pytest
 
 from schemas.control import ControlKind
 from schemas.worker import WorkerState
+from services.runtime.projection import Projection
 from services.runtime.topics import WORKERS
 from tests.unit.gateway.conftest import CHAT, Gateway, error_of
 
@@ -38,10 +39,16 @@ class TestModels:
         gateway.clock.advance(2)
         assert await self.ids(gateway) == []
 
-    async def test_a_heartbeat_from_before_says_nothing_of_now(self, gateway: Gateway) -> None:
+    async def test_a_heartbeat_from_before_says_nothing_of_now_whatever_its_clock_says(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         await gateway.worker()
-        await gateway.beat(timestamp_ms=gateway.clock.now_ms() - 60_000)
+        with monkeypatch.context() as reading_back:
+            reading_back.setattr(Projection, "caught_up", property(lambda _: False))
+            await gateway.beat()
         assert await self.ids(gateway) == []
+        await gateway.beat(timestamp_ms=0)
+        assert await self.ids(gateway) == ["m"]
 
     async def test_a_deleted_registration_and_one_of_an_older_epoch(self, gateway: Gateway) -> None:
         await gateway.worker(epoch=5)
