@@ -204,4 +204,4 @@ def with_processor_kwargs(family: Family, kwargs: Mapping[str, Any]) -> Family:
             max_pixels=most if isinstance(most, int) else bounds.max_pixels,
         )
 
-    return type(family)(family.variant, family.ids, bounded(family.image), bounded(family.video))
+    return replace(family, image=bounded(family.image), video=bounded(family.video))

@@ -119,6 +119,6 @@ def _added_tokens_disagree(tokenizer_config: dict[str, Any], tokeniser: Tokenise
 
 
 def _max_model_len(config: dict[str, Any]) -> int | None:
-    text = config.get("text_config") or {}
+    text = config.get("text_config") or config.get("llm_config") or {}
     value = config.get("max_position_embeddings", text.get("max_position_embeddings"))
     return value if isinstance(value, int) else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
-from services.layout.families.family import Encode, Expansion, Family, NotExact
+from services.layout.families.family import Encode, Expansion, Family, Markers, NotExact
 from services.layout.shapes import MediaShape
 from services.layout.view import View, ViewSpan
 
@@ -42,22 +43,33 @@ def expand(token_ids: list[int], media: Sequence[MediaShape], family: Family, en
     """
     places = _placeholders(token_ids, family)
     waiting, counts_differ = _match(places, media)
+    unprovable = family.unprovable(media, _side_by_side(token_ids, places, encode))
     growing = _Growing()
     for kind, detail in counts_differ.items():
         if kind not in {found for _, found in places}:
             growing.stop(Reason.PLACEHOLDER_MISMATCH, detail)
     start = 0
     for position, kind in places:
-        growing.token_ids += token_ids[start:position]
-        start = position + 1
+        first, end = _replaced(token_ids, start, position, family.markers(kind))
+        growing.token_ids += token_ids[start:first]
         if kind in counts_differ:
             growing.stop(Reason.PLACEHOLDER_MISMATCH, counts_differ[kind])
-        items = waiting[kind]
-        if not items:
-            growing.token_ids.append(token_ids[position])
+        expansion: Expansion | None = None
+        if waiting[kind]:
+            item, shape = waiting[kind].pop(0)
+            expansion = _laid_out(growing, shape, unprovable.get(item), family, encode)
+            if end <= position:
+                growing.stop(Reason.PLACEHOLDER_MISMATCH, f"the {kind} placeholder does not stand between its markers")
+        if expansion is None or end <= position:
+            growing.token_ids += token_ids[first : position + 1]
+            start = position + 1
             continue
-        item, shape = items.pop(0)
-        _place(growing, item, shape, token_ids[position], family, encode)
+        if growing.cut is None:
+            offset = len(growing.token_ids)
+            growing.spans.append(ViewSpan(item, offset, len(expansion.token_ids), expansion.vision_tokens))
+        growing.token_ids += expansion.token_ids
+        growing.vision_tokens += expansion.vision_tokens
+        start = end
     growing.token_ids += token_ids[start:]
     exact = len(growing.token_ids) if growing.cut is None else growing.cut
     return View(
@@ -72,24 +84,39 @@ def expand(token_ids: list[int], media: Sequence[MediaShape], family: Family, en
     )
 
 
-def _place(growing: _Growing, item: int, shape: MediaShape, placeholder: int, family: Family, encode: Encode) -> None:
-    """Append a medium's range; what can't be laid out keeps its placeholder and is estimated."""
-    expansion: Expansion | None = None
+def _laid_out(
+    growing: _Growing, shape: MediaShape, why: NotExact | None, family: Family, encode: Encode
+) -> Expansion | None:
+    """A medium's range. What is not proven ends exactness here; what can't be laid out at all is estimated."""
     if shape.reason is not None:
         growing.stop(shape.reason, shape.detail)
+    if why is not None:
+        growing.stop(why.reason, str(why))
     try:
-        expansion = family.expand(shape, encode)
+        return family.expand(shape, encode)
     except NotExact as error:
         growing.stop(error.reason, str(error))
-    if expansion is None:
-        growing.token_ids.append(placeholder)
         growing.unknown_tokens += UNKNOWN_MEDIUM_TOKENS
-        return
-    if growing.cut is None:
-        offset = len(growing.token_ids)
-        growing.spans.append(ViewSpan(item, offset, len(expansion.token_ids), expansion.vision_tokens))
-    growing.token_ids += expansion.token_ids
-    growing.vision_tokens += expansion.vision_tokens
+        return None
+
+
+def _replaced(token_ids: list[int], start: int, position: int, markers: Markers) -> tuple[int, int]:
+    """What a medium replaces: the placeholder with its markers; an empty range there if they are missing."""
+    first, end = position - len(markers.before), position + 1 + len(markers.after)
+    before, after = token_ids[max(first, 0) : position], token_ids[position + 1 : end]
+    if first >= start and before == list(markers.before) and after == list(markers.after):
+        return first, end
+    return position, position
+
+
+def _side_by_side(token_ids: list[int], places: list[tuple[int, MediaKind]], encode: Encode) -> bool:
+    """Whether two videos stand in the prompt without text between them, a line break aside."""
+    pairs = [
+        (one[0], other[0])
+        for one, other in pairwise(places)
+        if one[1] is MediaKind.VIDEO and other[1] is MediaKind.VIDEO
+    ]
+    return any(token_ids[one + 1 : other] in ([], encode("\n")) for one, other in pairs)
 
 
 def _match(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class ModelFolder:
     processor_template: str | None
     tokenizer_template: str | None
     tool_template: str | None = None
+    processor: dict[str, Any] = field(default_factory=dict)
 
     @property
     def tokenizer_file(self) -> Path:
@@ -55,6 +56,7 @@ def read_folder(path: Path) -> ModelFolder:
         tokenizer_config=tokenizer_config,
         processor_template=processor_template,
         tokenizer_template=file_template or default or named.get("default"),
+        processor=processor,
         tool_template=_read_text(path / "additional_chat_templates" / "tool_use.jinja")
         or (None if file_template else named.get("tool_use")),
     )

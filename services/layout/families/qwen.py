@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
-from services.layout.families.family import Encode, Expansion, NotExact
+from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, size_of
+from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same
 from services.layout.families.resize import smart_resize
+from services.layout.families.variants import UnknownVariant
 from services.layout.shapes import MediaShape
 
 IMAGE_PAD = "<|image_pad|>"
@@ -59,14 +61,37 @@ class PixelBounds:
         return replace(self, **given)
 
 
+@dataclass(frozen=True)
 class QwenVision:
     """Images of Qwen2-VL and all after it: one placeholder becomes one token per merged patch. Base of the families."""
 
-    def __init__(self, variant: str, ids: QwenIds, image: PixelBounds, video: PixelBounds) -> None:
-        self.variant = variant
-        self.ids = ids
-        self.image = image
-        self.video = video
+    variant: str
+    ids: QwenIds
+    image: PixelBounds
+    video: PixelBounds
+
+    @property
+    def video_variant(self) -> str:
+        """The family's own."""
+        raise NotImplementedError
+
+    def video_variants(self, pruning_rates: Sequence[float] = ()) -> tuple[str, ...]:
+        """The family's own."""
+        raise NotImplementedError
+
+    def chosen(self, image: str | None = None, video: str | None = None) -> Self:
+        """Images have one layout; videos are the family's own. Raises UnknownVariant."""
+        if image not in (None, self.variant):
+            raise UnknownVariant(f"{self.variant} has no layout of images {image!r}")
+        return self if video is None else self.with_video(video)
+
+    def with_video(self, variant: str) -> Self:
+        """The layout with a named variant of videos. Raises UnknownVariant."""
+        raise NotImplementedError
+
+    def under(self, max_model_len: int | None) -> Self:
+        """The same: no layout of Qwen depends on what the engine takes."""
+        return self
 
     def placeholder(self, kind: MediaKind) -> int | None:
         """The single pad token a template leaves between vision_start and vision_end."""
@@ -78,6 +103,10 @@ class QwenVision:
         """The pad between its markers."""
         pad = {MediaKind.IMAGE: IMAGE_PAD, MediaKind.VIDEO: VIDEO_PAD}.get(kind)
         return None if pad is None else f"{VISION_START}{pad}{VISION_END}"
+
+    def markers(self, kind: MediaKind) -> Markers:
+        """None: the markers of the template stay."""
+        return NO_MARKERS
 
     def expand(self, shape: MediaShape, encode: Encode) -> Expansion:
         """Raises NotExact when the size is unknown or one the engine refuses."""
@@ -94,16 +123,20 @@ class QwenVision:
         """The family's own rule. Raises NotExact or ValueError."""
         raise NotImplementedError
 
+    def unprovable(self, media: Sequence[MediaShape], side_by_side: bool) -> Mapping[int, NotExact]:
+        """None: images and videos expand independently and in order, adjacent ones too."""
+        return {}
+
     def overridden(self, processor_kwargs: Mapping[str, Any]) -> Self:
         """Pixel bounds given flat apply to images and videos alike. Raises NotExact for any other argument."""
         unknown = sorted(processor_kwargs.keys() - {"min_pixels", "max_pixels", "size"})
         if unknown or not isinstance(processor_kwargs.get("size") or {}, dict):
             raise NotExact(Reason.MM_PROCESSOR_KWARGS, f"mm_processor_kwargs sets {', '.join(unknown) or 'size'}"[:200])
         try:
-            bounds = (self.image.overridden(processor_kwargs), self.video.overridden(processor_kwargs))
+            image, video = self.image.overridden(processor_kwargs), self.video.overridden(processor_kwargs)
         except ValueError as error:
             raise NotExact(Reason.MM_PROCESSOR_KWARGS, str(error)) from None
-        return type(self)(self.variant, self.ids, *bounds)
+        return replace(self, image=image, video=video)
 
     def image_tokens(self, height: int, width: int) -> int:
         """Tokens of an image. Raises ValueError for sizes the engine refuses."""
@@ -113,14 +146,54 @@ class QwenVision:
 
     def _expand_image(self, shape: MediaShape) -> Expansion:
         height, width = size_of(shape)
-        count = self.image_tokens(height, width)
-        if count == 0:
+        tokens = self.image_tokens(height, width)
+        if tokens == 0:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, f"an image of {height}x{width} resizes to nothing")
-        return Expansion([self.ids.image_pad] * count, count)
+        return Expansion([self.ids.image_pad] * tokens, tokens)
 
 
-def size_of(shape: MediaShape) -> tuple[int, int]:
-    """Height and width. Raises NotExact when they are unknown."""
-    if shape.height is None or shape.width is None:
-        raise NotExact(Reason.UNSUPPORTED_MEDIA, f"the size of the {shape.kind} is unknown")
-    return shape.height, shape.width
+def read_ids(checkpoint: Checkpoint) -> QwenIds:
+    """Special ids. Raises UnusableFamily unless config.json and tokenizer agree on each."""
+    return QwenIds(
+        image_pad=checkpoint.agreed("image_token_id", IMAGE_PAD),
+        video_pad=checkpoint.agreed("video_token_id", VIDEO_PAD),
+        vision_start=checkpoint.agreed("vision_start_token_id", VISION_START),
+        vision_end=checkpoint.agreed("vision_end_token_id", VISION_END),
+    )
+
+
+def read_bounds(checkpoint: Checkpoint) -> tuple[PixelBounds, PixelBounds]:
+    """Parameters of images and videos; a folder without a video processor uses the image processor's for both.
+
+    Raises UnusableFamily where one is missing or config.json says something else.
+    """
+    images, videos = checkpoint.folder.image_processor, checkpoint.folder.video_processor
+    image = _bounds(checkpoint, images, "preprocessor_config.json")
+    return image, _bounds(checkpoint, videos or images, "video_preprocessor_config.json")
+
+
+def _bounds(checkpoint: Checkpoint, section: Mapping[str, Any], file: str) -> PixelBounds:
+    size = section.get("size") or {}
+    areas = {
+        "min_pixels": _first(section.get("min_pixels"), size.get("shortest_edge")),
+        "max_pixels": _first(section.get("max_pixels"), size.get("longest_edge")),
+    }
+    file = f"{file} (or processor_config.json)"
+    bounds = PixelBounds(
+        min_pixels=count(areas, "min_pixels", file),
+        max_pixels=count(areas, "max_pixels", file),
+        patch=count(section, "patch_size", file),
+        merge=count(section, "merge_size", file),
+        temporal=count(section, "temporal_patch_size", file),
+    )
+    if section.get("do_resize") is False:
+        raise UnusableFamily(f"{file} sets do_resize to false: expected the family's resize")
+    vision = checkpoint.vision
+    same("patch_size", ("config.json", vision.get("patch_size")), (file, bounds.patch))
+    same("spatial_merge_size", ("config.json", vision.get("spatial_merge_size")), (file, bounds.merge))
+    same("temporal_patch_size", ("config.json", vision.get("temporal_patch_size")), (file, bounds.temporal))
+    return bounds
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)

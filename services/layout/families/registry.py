@@ -2,108 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
+from services.kv.reason import Reason
+from services.layout.families import kimi_k25, llama4, llava, llava_next, nemotron_config, qwen2_vl, qwen3_vl
+from services.layout.families.entry import Coverage, Entry
 from services.layout.families.family import Family
-from services.layout.families.qwen import (
-    IMAGE_PAD,
-    VIDEO_PAD,
-    VISION_END,
-    VISION_START,
-    PixelBounds,
-    QwenIds,
-    QwenVision,
-)
-from services.layout.families.qwen2_vl import Qwen2VL
-from services.layout.families.qwen3_vl import Qwen3VL
+from services.layout.families.parameters import Checkpoint, TokenId, UnusableFamily
 from services.layout.folder import ModelFolder
 
-TokenId = Callable[[str], int | None]
-"""Id of a special token in the model's tokenizer."""
+__all__ = ["ENTRIES", "TokenId", "UnusableFamily", "entry_of", "find_family"]
+
+_NO_VIDEO = Coverage(False, "the family takes no video", (Reason.UNSUPPORTED_MEDIA,))
+_REFUSED = (Reason.UNSUPPORTED_MEDIA,)
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        title="Qwen2-VL, Qwen2.5-VL",
+        engines="qwen2_vl",
+        architectures={
+            "Qwen2VLForConditionalGeneration": "qwen2_vl",
+            "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
+        },
+        build=qwen2_vl.build,
+        image=Coverage(
+            True, "sides' ratio up to 200", _REFUSED,
+            ("qwen2_vl_image", "qwen2_5_vl_image", "qwen_mixed_and_pruning", "bulk_qwen_image_resize"),
+        ),
+        video=Coverage(
+            True, "two frames or more, a known rate", _REFUSED,
+            ("qwen2_vl_video", "qwen2_5_vl_video", "qwen_mixed_and_pruning", "bulk_qwen_video_resize",
+             "bulk_video_sampling"),
+        ),
+    ),
+    Entry(
+        title="Qwen3-VL, dense and MoE",
+        engines="qwen3_vl",
+        architectures={
+            "Qwen3VLForConditionalGeneration": "qwen3_vl",
+            "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
+        },
+        build=qwen3_vl.build,
+        image=Coverage(
+            True, "sides' ratio up to 200", _REFUSED,
+            ("qwen3_vl_image", "qwen3_vl_moe_image", "qwen_mixed_and_pruning", "bulk_qwen_image_resize"),
+        ),
+        video=Coverage(
+            True, "the engine's transformers generation and pruning as its probes prove", _REFUSED,
+            ("qwen3_vl_video", "qwen3_vl_moe_video", "qwen3_vl_video_transformers_4.57.6",
+             "qwen3_vl_video_transformers_5.9.0", "qwen3_vl_video_transformers_5.14.1",
+             "qwen3_vl_video_transformers_5.24.0", "qwen_mixed_and_pruning", "bulk_qwen_video_resize",
+             "bulk_qwen3_timestamps", "bulk_video_sampling"),
+        ),
+    ),
+    Entry(
+        title="Qwen3.5, Qwen3.6, dense and MoE",
+        engines="qwen3_5",
+        architectures={
+            "Qwen3_5ForConditionalGeneration": "qwen3_5",
+            "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
+        },
+        build=qwen3_vl.build,
+        image=Coverage(
+            True, "sides' ratio up to 200", _REFUSED,
+            ("qwen3_5_image", "qwen3_5_moe_image", "chat_render", "bulk_qwen_image_resize"),
+        ),
+        video=Coverage(
+            True, "the engine's transformers generation and pruning as its probes prove", _REFUSED,
+            ("qwen3_5_video", "qwen3_5_moe_video", "bulk_qwen_video_resize", "bulk_qwen3_timestamps",
+             "bulk_video_sampling"),
+        ),
+    ),
+    Entry(
+        title="LLaVA 1.5",
+        engines="llava",
+        architectures={"LlavaForConditionalGeneration": "llava"},
+        build=llava.build,
+        image=Coverage(True, "CLIP vision towers", _REFUSED, ("llava_1_5_image",)),
+        video=_NO_VIDEO,
+    ),
+    Entry(
+        title="LLaVA-NeXT (v1.6)",
+        engines="llava_next",
+        architectures={"LlavaNextForConditionalGeneration": "llava_next"},
+        build=llava_next.build,
+        image=Coverage(True, "CLIP vision towers", _REFUSED, ("llava_next_image", "bulk_llava_next")),
+        video=_NO_VIDEO,
+    ),
+    Entry(
+        title="Llama 4 (Scout, Maverick)",
+        engines="llama4",
+        architectures={"Llama4ForConditionalGeneration": "llama4"},
+        build=llama4.build,
+        image=Coverage(True, "", _REFUSED, ("llama4_image", "bulk_llama4", "chat_render")),
+        video=_NO_VIDEO,
+    ),
+    Entry(
+        title="Kimi K2.5, K2.6",
+        engines="kimi_k25",
+        architectures={"KimiK25ForConditionalGeneration": "kimi_k25"},
+        build=kimi_k25.build,
+        image=Coverage(True, "", _REFUSED, ("kimi_k25_image", "bulk_kimi_k25")),
+        video=Coverage(False, "engines do not expand the placeholder", _REFUSED),
+    ),
+    Entry(
+        title="Nemotron 3 Nano Omni, Nemotron Nano VL",
+        engines="nemotron_nano",
+        architectures={name: name for name in nemotron_config.FAMILIES},
+        build=nemotron_config.build,
+        image=Coverage(
+            True, "all images fit the engine's max_model_len together",
+            (Reason.UNSUPPORTED_MEDIA, Reason.BUDGET_EXCEEDED, Reason.CONTRACT_MISSING),
+            ("nemotron_nano_omni_image", "nemotron_nano_v2_vl_static_tiles_image", "bulk_nemotron"),
+        ),
+        video=Coverage(
+            True, "one video alone, without its sound",
+            (Reason.UNSUPPORTED_MEDIA, Reason.MULTIPLE_VIDEOS, Reason.ADJACENT_VIDEOS, Reason.MIXED_MEDIA),
+            ("nemotron_nano_omni_video", "bulk_nemotron", "bulk_video_sampling"),
+        ),
+    ),
+)  # fmt: skip
 
 
-class UnusableFamily(Exception):
-    """The model is of a known family, but its folder contradicts itself or lacks a parameter: no media are exact."""
-
-
-FAMILIES: dict[str, type[QwenVision]] = {
-    "qwen2_vl": Qwen2VL,
-    "qwen2_5_vl": Qwen2VL,
-    "qwen3_vl": Qwen3VL,
-    "qwen3_vl_moe": Qwen3VL,
-    "qwen3_5": Qwen3VL,
-    "qwen3_5_moe": Qwen3VL,
-}
-"""By ``model_type`` of config.json."""
-
-ARCHITECTURES = {
-    "Qwen2VLForConditionalGeneration": "qwen2_vl",
-    "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
-    "Qwen3VLForConditionalGeneration": "qwen3_vl",
-    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
-    "Qwen3_5ForConditionalGeneration": "qwen3_5",
-    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
-}
-"""The model class each family's layouts were checked with. A checkpoint naming another class is not of the family."""
+def entry_of(model_type: object) -> Entry | None:
+    """The family of a ``model_type``, or None for one nothing is known of."""
+    return next((entry for entry in ENTRIES if model_type in entry.model_types), None)
 
 
 def find_family(folder: ModelFolder, token_id: TokenId) -> Family | None:
     """The layout of the model in ``folder``, or None for a family nothing is known of.
 
-    Raises UnusableFamily saying which file disagrees with which.
+    A checkpoint that names another model class than the family was checked with is not of the family. Raises
+    UnusableFamily saying which file disagrees with which.
     """
     model_type = folder.config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
+    entry = entry_of(model_type)
+    if entry is None or not isinstance(model_type, str):
         return None
     architectures = folder.config.get("architectures") or []
-    if any(ARCHITECTURES.get(name) != model_type for name in architectures):
+    if any(entry.architectures.get(name) != model_type for name in architectures):
         return None
-    ids = _ids(folder.config, token_id)
-    image = _bounds(folder.image_processor, folder, "preprocessor_config.json")
-    video_section = folder.video_processor or folder.image_processor
-    video = _bounds(video_section, folder, "video_preprocessor_config.json")
-    return FAMILIES[model_type](model_type, ids, image, video)
-
-
-def _ids(config: Mapping[str, Any], token_id: TokenId) -> QwenIds:
-    names = {
-        "image_token_id": IMAGE_PAD,
-        "video_token_id": VIDEO_PAD,
-        "vision_start_token_id": VISION_START,
-        "vision_end_token_id": VISION_END,
-    }
-    found: list[int] = []
-    for field, token in names.items():
-        declared, actual = config.get(field), token_id(token)
-        if declared is None or declared != actual:
-            raise UnusableFamily(
-                f"config.json says {field} is {declared}, the tokenizer says {token} is {actual}: expected them equal"
-            )
-        found.append(declared)
-    return QwenIds(*found)
-
-
-def _bounds(section: Mapping[str, Any], folder: ModelFolder, file: str) -> PixelBounds:
-    size = section.get("size") or {}
-    values: dict[str, Any] = {
-        "min_pixels": _first(section.get("min_pixels"), size.get("shortest_edge")),
-        "max_pixels": _first(section.get("max_pixels"), size.get("longest_edge")),
-        "patch": section.get("patch_size"),
-        "merge": section.get("merge_size"),
-        "temporal": section.get("temporal_patch_size"),
-    }
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise UnusableFamily(f"{file} (or processor_config.json) has no usable {name}: found {value!r}")
-    if section.get("do_resize") is False:
-        raise UnusableFamily(f"{file} sets do_resize to false: expected the family's resize")
-    vision = folder.config.get("vision_config") or {}
-    for name, key in (("patch", "patch_size"), ("merge", "spatial_merge_size"), ("temporal", "temporal_patch_size")):
-        if vision.get(key, values[name]) != values[name]:
-            raise UnusableFamily(f"config.json says {key} is {vision[key]}, {file} says {values[name]}")
-    return PixelBounds(**values)
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
+    return entry.build(model_type, Checkpoint(folder, token_id))

@@ -20,38 +20,13 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
 
     Raises AspectRatioError when the sides' ratio is over 200, ValueError when a side is not positive.
     """
-    _check_sides(height, width)
+    check_sides(height, width)
     resized = round(height / factor) * factor, round(width / factor) * factor
     area = resized[0] * resized[1]
     if area > max_pixels:
         return shrink(height, width, factor, sqrt((height * width) / max_pixels))
     if area < min_pixels:
         return grow(height, width, factor, sqrt(min_pixels / (height * width)))
-    return resized
-
-
-def smart_resize_clip(
-    frames: int, height: int, width: int, factor: int, temporal: int, min_pixels: int, max_pixels: int
-) -> tuple[int, int]:
-    """Height and width of a clip's frames; the budget counts all frames' pixels together (transformers >= 5.15).
-
-    Raises ValueError when there are fewer than ``temporal`` frames or a side is not positive, AspectRatioError when
-    the sides' ratio is over 200 after frames smaller than ``factor`` were enlarged.
-    """
-    if frames < temporal:
-        raise ValueError(f"a clip has {frames} frames, expected at least {temporal}")
-    if height <= 0 or width <= 0:
-        raise ValueError(f"size is {height}x{width}, expected positive sides")
-    if height < factor or width < factor:
-        scale = max(factor / height, factor / width)
-        height, width = int(height * scale), int(width * scale)
-    _check_sides(height, width)
-    resized = round(height / factor) * factor, round(width / factor) * factor
-    volume = round(frames / temporal) * temporal * resized[0] * resized[1]
-    if volume > max_pixels:
-        return shrink(height, width, factor, sqrt((frames * height * width) / max_pixels))
-    if volume < min_pixels:
-        return grow(height, width, factor, sqrt(min_pixels / (frames * height * width)))
     return resized
 
 
@@ -68,7 +43,8 @@ def grow(height: int, width: int, factor: int, beta: float) -> tuple[int, int]:
     return ceil(height * beta / factor) * factor, ceil(width * beta / factor) * factor
 
 
-def _check_sides(height: int, width: int) -> None:
+def check_sides(height: int, width: int) -> None:
+    """Raises AspectRatioError when the sides' ratio is over 200, ValueError when a side is not positive."""
     if height <= 0 or width <= 0:
         raise ValueError(f"size is {height}x{width}, expected positive sides")
     if max(height, width) / min(height, width) > MAX_RATIO:

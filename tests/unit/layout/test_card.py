@@ -66,11 +66,12 @@ def test_the_family_is_found_by_the_config_not_by_the_folders_name(folder: Path)
     assert ModelCard.load(folder, "served").name == "served"
 
 
-def test_an_unknown_family_is_known_for_its_text() -> None:
-    found = card("llava-1.5")
+def test_an_unknown_family_is_known_for_its_text(folder: Path, edit: Edit) -> None:
+    edit("config.json", lambda config: config.update(model_type="unheard_of"))
+    found = ModelCard.load(folder)
     assert (found.variant, found.family, found.text_reason) == ("text", None, None)
     assert found.media_reason is Reason.UNSUPPORTED_MODEL
-    assert "'llava'" in (found.media_detail or "")
+    assert "'unheard_of'" in (found.media_detail or "")
 
 
 @pytest.mark.parametrize(

@@ -200,12 +200,13 @@ class TestUnknownMedia:
         assert view(chat({"type": "file"}), MediaShape(MediaKind.OTHER)).reason is Reason.UNSUPPORTED_MEDIA
 
     def test_a_family_nobody_knows_is_exact_for_text(self) -> None:
-        assert view(chat("hello"), model="llava-1.5").exact
+        unknown = Layouter(replace(card(QWEN), family=None))
+        assert unknown.view(chat("hello")).exact
         body = {"messages": [{"role": "user", "content": "first"}, *chat(IMAGE, "second")["messages"]]}
-        found = view(body, SMALL, model="llava-1.5")
+        found = unknown.view(body, [SMALL])
         assert found.reason is Reason.UNSUPPORTED_MODEL
         assert found.spans == []
-        everything = view({"messages": body["messages"][:1]}, model="llava-1.5").token_ids
+        everything = unknown.view({"messages": body["messages"][:1]}).token_ids
         assert found.token_ids[: found.exact_tokens] == everything[: found.exact_tokens]
 
 

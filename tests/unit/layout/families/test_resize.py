@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.layout.families.qwen import PixelBounds
-from services.layout.families.qwen2_vl import video_grid as qwen2_grid
-from services.layout.families.resize import AspectRatioError, smart_resize, smart_resize_clip
+from services.layout.families.resize import AspectRatioError, smart_resize
 from tests.unit.layout.golden import golden
 
 TABLES = [name for name, value in golden("bulk_qwen_image_resize").items() if "rows" in value]
@@ -24,18 +22,8 @@ def test_images_resize_as_in_the_reference(table: str) -> None:
         assert _or_none(smart_resize, height, width, factor, least, most) == expected, (height, width)
 
 
-def test_clips_resize_as_in_the_reference() -> None:
-    data = golden("bulk_qwen_video_resize")["qwen3_video"]
-    bounds = (data["params"]["factor"], data["params"]["temporal_factor"])
-    limits = (data["params"]["min_pixels"], data["params"]["max_pixels"])
-    for frames, height, width, *expected in data["rows"]:
-        found = _or_none(smart_resize_clip, frames, height, width, *bounds, *limits)
-        assert found == expected[:2], (frames, height, width)
-
-
 def test_ties_go_to_even() -> None:
     assert smart_resize(42, 70, 28, 1, 10**9) == (56, 56)
-    assert smart_resize_clip(5, 320, 320, 32, 2, 1, 4 * 320 * 320) == (320, 320)  # 5 frames count as 4
 
 
 def test_a_ratio_of_200_is_accepted_and_more_is_not() -> None:
@@ -48,16 +36,6 @@ def test_a_ratio_of_200_is_accepted_and_more_is_not() -> None:
 def test_sides_must_be_positive(size: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="positive"):
         smart_resize(*size, 28, 3136, 12845056)
-    with pytest.raises(ValueError, match="positive"):
-        smart_resize_clip(2, *size, 32, 2, 4096, 25165824)
-
-
-def test_a_clip_needs_a_frame() -> None:
-    bounds = PixelBounds(3136, 12845056, 14, 2, 2)
-    with pytest.raises(ValueError, match="0 frames"):
-        qwen2_grid(0, 64, 64, bounds)
-    with pytest.raises(ValueError, match="1 frames, expected at least 2"):
-        smart_resize_clip(1, 64, 64, 32, 2, 4096, 25165824)
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000))

@@ -9,43 +9,20 @@ import pytest
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
-from services.layout.expansion import expand
-from services.layout.families.family import Family, NotExact
+from services.layout.families.family import NotExact
 from services.layout.families.qwen import QwenVision
 from services.layout.shapes import MediaShape
-from services.layout.view import View
-from tests.unit.layout.golden import card, golden, layouter, unrolled
+from tests.unit.layout.families.reading import FOLDERS, family_of, image, laid_out, ranges, spans
+from tests.unit.layout.golden import golden, layouter, unrolled
 
-FOLDERS = {
-    "qwen2_vl": "qwen2-vl",
-    "qwen2_5_vl": "qwen2.5-vl",
-    "qwen3_vl": "qwen3-vl",
-    "qwen3_vl_moe": "qwen3-vl",
-    "qwen3_5": "qwen3.5",
-    "qwen3_5_moe": "qwen3.5",
-}
+FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"]
 
 
-def _image(height: int, width: int) -> MediaShape:
-    return MediaShape(MediaKind.IMAGE, height, width)
-
-
-def _family(family: str) -> Family:
-    found = card(FOLDERS[family]).family
-    assert found is not None
-    return found
-
-
-def _view(family: str, prompt: str, media: list[MediaShape], laid_out: Family | None = None) -> View:
-    model = layouter(FOLDERS[family])
-    return expand(model.encode(prompt), media, laid_out or _family(family), model.encode)
-
-
-@pytest.mark.parametrize("family", FOLDERS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_one_image(family: str) -> None:
     data = golden(f"{family}_image")
     for case in data["cases"]:
-        view = _view(family, data["prompt"], [_image(case["h"], case["w"])])
+        view = laid_out(family, data["prompt"], [image(case["h"], case["w"])])
         where = (case["h"], case["w"])
         if "error" in case:
             assert view.reason is Reason.UNSUPPORTED_MEDIA, where
@@ -58,12 +35,12 @@ def test_one_image(family: str) -> None:
         assert span.vision_tokens == view.vision_tokens == case["num_image_tokens"], where
 
 
-@pytest.mark.parametrize("family", FOLDERS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_several_images(family: str) -> None:
     for case in golden(f"{family}_image")["multi_image_cases"]:
-        view = _view(family, case["prompt"], [_image(*size) for size in case["sizes_hw"]])
+        view = laid_out(family, case["prompt"], [image(*size) for size in case["sizes_hw"]])
         assert view.token_ids == unrolled(case["rle"])
-        assert [(span.offset, span.length) for span in view.spans] == _ranges(case["placeholders"])
+        assert spans(view) == ranges(case["placeholders"])
         assert [span.item for span in view.spans] == list(range(len(case["sizes_hw"])))
 
 
@@ -71,14 +48,14 @@ def test_several_images(family: str) -> None:
     "case", [c for c in golden("qwen_mixed_and_pruning")["cases"] if not c["videos"]], ids=lambda case: str(case["tag"])
 )
 def test_a_system_prompt_before_it_and_overridden_pixel_bounds(case: dict[str, Any]) -> None:
-    family = _family(case["family"]).overridden(case["mm_processor_kwargs"])
-    view = _view(case["family"], case["prompt"], [_image(*size) for size in case["images_hw"]], family)
+    family = family_of(case["family"]).overridden(case["mm_processor_kwargs"])
+    view = laid_out(case["family"], case["prompt"], [image(*size) for size in case["images_hw"]], family)
     assert view.token_ids == unrolled(case["rle"])
-    assert [(span.offset, span.length) for span in view.spans] == _ranges(case["placeholders"]["image"])
+    assert spans(view) == ranges(case["placeholders"]["image"])
 
 
 def test_a_partial_override_is_completed_from_the_processor() -> None:
-    family = _family("qwen3_vl")
+    family = family_of("qwen3_vl")
     assert isinstance(family, QwenVision)
     changed = family.overridden({"size": {"longest_edge": 1 << 20}})
     assert changed.image == replace(family.image, max_pixels=1 << 20)
@@ -88,15 +65,15 @@ def test_a_partial_override_is_completed_from_the_processor() -> None:
 @pytest.mark.parametrize("kwargs", [{"fps": 3}, {"min_pixels": "many"}, {"min_pixels": -1}, {"size": [1]}])
 def test_an_override_that_is_not_understood_is_not_guessed(kwargs: dict[str, Any]) -> None:
     with pytest.raises(NotExact) as caught:
-        _family("qwen2_vl").overridden(kwargs)
+        family_of("qwen2_vl").overridden(kwargs)
     assert caught.value.reason is Reason.MM_PROCESSOR_KWARGS
 
 
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        (_image(1, 201), "ratio"),
-        (_image(0, 5), "positive"),
+        (image(1, 201), "ratio"),
+        (image(0, 5), "positive"),
         (MediaShape(MediaKind.IMAGE, None, 5), "unknown"),
         (MediaShape(MediaKind.VIDEO, 64, 64), "unknown"),
     ],
@@ -104,13 +81,9 @@ def test_an_override_that_is_not_understood_is_not_guessed(kwargs: dict[str, Any
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
 def test_a_size_the_engine_refuses_or_nobody_knows_is_not_exact(family: str, shape: MediaShape, said: str) -> None:
     pad = "image_pad" if shape.kind is MediaKind.IMAGE else "video_pad"
-    view = _view(family, f"a <|vision_start|><|{pad}|><|vision_end|> b", [shape])
+    view = laid_out(family, f"a <|vision_start|><|{pad}|><|vision_end|> b", [shape])
     assert view.reason is Reason.UNSUPPORTED_MEDIA
     assert said in (view.detail or "")
     assert view.token_ids[: view.exact_tokens] == layouter(FOLDERS[family]).encode("a <|vision_start|>")
     assert view.spans == []
     assert view.prompt_tokens > len(view.token_ids), "an unknown medium counts in the estimate"
-
-
-def _ranges(placeholders: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    return [(place["offset"], place["length"]) for place in placeholders]
