@@ -7,6 +7,7 @@ apart by its seq.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from services.runtime.errors import KvrouteError
 from services.worker.endpoints import Source
 
 REPLAY_SECONDS = 10.0
+AT_ONCE = 16
 RECEIVE_LIMIT = 200_000
 """Batches held for us by ZMQ; beyond it the engine's batches are lost, which the seq shows."""
 
@@ -44,6 +46,7 @@ class EventStream:
         # One context a process, never ended: ending one waits for every socket, even inside a garbage collection.
         self._context: Any = zmq.asyncio.Context.instance()
         self._socket: Any = None
+        self._at_once: Any = None
 
     def open(self) -> None:
         """Subscribe. Raises zmq.ZMQError when an endpoint we bind is taken."""
@@ -59,6 +62,7 @@ class EventStream:
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             socket.connect(endpoint.address)
         self._socket = socket
+        self._at_once = zmq.Socket.shadow(socket)
 
     def close(self) -> None:
         """Let go of the sockets."""
@@ -66,12 +70,18 @@ class EventStream:
             self._socket.close(0)
             self._socket = None
 
-    async def receive(self) -> RawBatch:
-        """The next live batch. Frames that are no batch are passed over."""
-        while True:
-            frames: list[bytes] = await self._socket.recv_multipart()
-            if len(frames) >= 2 and len(frames[-2]) == 8:
-                return RawBatch(int.from_bytes(frames[-2], "big"), frames[-1])
+    async def receive(self) -> list[RawBatch]:
+        """The next live batches: what is there already, or the first that comes. What is no batch is passed over."""
+        received: list[list[bytes]] = [await self._socket.recv_multipart()]
+        # An await a batch costs as much as following it.
+        with contextlib.suppress(zmq.Again):
+            while len(received) < AT_ONCE:
+                received.append(self._at_once.recv_multipart(zmq.NOBLOCK))
+        return [
+            RawBatch(int.from_bytes(frames[-2], "big"), frames[-1])
+            for frames in received
+            if len(frames) >= 2 and len(frames[-2]) == 8
+        ]
 
     async def replay(self, start: int) -> AsyncGenerator[RawBatch, None]:
         """What the engine still holds from a seq on. Raises ReplayFailed."""

@@ -19,8 +19,8 @@ from services.worker.sequence import Sequencer, SlotName
 from services.worker.snapshot_schedule import SnapshotSchedule
 from services.worker.translate import Translator
 
-YIELD_EVERY = 32
-"""Replayed batches between two looks at the event loop."""
+BREATHE_SECONDS = 0.002
+"""Longest time between two looks at the event loop, one batch more or less."""
 
 QUIET_SECONDS = (0.5, 5.0)
 """Silence after which replay is asked whether something was lost: the first time (a subscription takes a moment to
@@ -44,6 +44,7 @@ class Slot:
         self.translator = Translator(name.block_size)
         self.publisher = SlotPublisher(Sequencer(name), self.translator, sender, clock, schedule, complete=False)
         self.batches = 0
+        self._breathed = float("-inf")
         self.holes = 0
         """Times events were lost for good."""
         self._stream = stream
@@ -93,21 +94,36 @@ class Slot:
         while True:
             try:
                 async with asyncio.timeout(quiet[0]):
-                    raw = await self._stream.receive()
+                    received = await self._stream.receive()
             except TimeoutError:
                 quiet = quiet[1:] or quiet
                 await self._look_behind()
                 continue
-            batch = self._decode(raw)
-            verdict = self._tracker.judge(raw.seq, batch.at if batch else float("-inf"))
-            if verdict is Verdict.RESTARTED:
-                _log.warning("engine restarted: its events begin anew", **self._labels, seq=raw.seq)
-                return
-            if verdict is Verdict.GAP:
-                await self._fill(raw.seq)
-            if verdict is not Verdict.DUPLICATE:
-                self._accept(raw, batch)
-            self.publisher.changed()
+            for raw in received:
+                if not await self._take(raw):
+                    return
+                self.publisher.changed()
+                await self._breathe()
+
+    async def _take(self, raw: RawBatch) -> bool:
+        """Take a live batch; whether the engine still is the same process."""
+        batch = self._decode(raw)
+        verdict = self._tracker.judge(raw.seq, batch.at if batch else float("-inf"))
+        if verdict is Verdict.RESTARTED:
+            _log.warning("engine restarted: its events begin anew", **self._labels, seq=raw.seq)
+            return False
+        if verdict is Verdict.GAP:
+            await self._fill(raw.seq)
+        if verdict is not Verdict.DUPLICATE:
+            self._accept(raw, batch)
+        return True
+
+    async def _breathe(self) -> None:
+        """A socket that has more answers at once, and the loop would hear of nobody else."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._breathed > BREATHE_SECONDS:
+            await asyncio.sleep(0)
+            self._breathed = loop.time()
 
     async def _look_behind(self) -> None:
         """A lost batch shows when the next one comes, and the next one may come late: ask."""
@@ -128,14 +144,11 @@ class Slot:
         first: int | None = None
         if self._stream is None:
             return first
-        count = 0
         async with contextlib.aclosing(self._stream.replay(start)) as batches:
             async for raw in batches:
                 first = raw.seq if first is None else first
                 self._accept(raw, self._decode(raw))
-                count += 1
-                if count % YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
+                await self._breathe()
         return first
 
     def _accept(self, raw: RawBatch, batch: Batch | None) -> None:

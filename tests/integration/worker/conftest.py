@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -88,7 +87,7 @@ class Fleet:
 
     async def start_agent(self) -> Agent:
         self.service = Service("agent", self.settings, health=False)
-        self.agent = app.build(self.settings, self.service, randomness=random.Random(7))
+        self.agent = app.build(self.settings, self.service)
         await self.service.start()
         await until(lambda: self.agent.registered)
         return self.agent
