@@ -17,6 +17,7 @@ from services.runtime.health import add_health_routes
 from services.runtime.metrics import GATEWAY_REQUESTS
 from services.runtime.service import Service
 
+_SHUTDOWN_SECONDS = 0.5
 _ROUTES = ("/v1/chat/completions", "/v1/models", "/v1/route", "/v1/route/{id}/done")
 
 
@@ -52,7 +53,10 @@ class GatewayServer:
         """Listen. Raises OSError when the port is taken."""
         settings = self._service.settings
         # Cancelling a handler is how a client's going away is noticed while nothing is being written.
-        self._runner = web.AppRunner(self.application(), access_log=None, handler_cancellation=True)
+        # What was to be waited for, drain() has waited for.
+        self._runner = web.AppRunner(
+            self.application(), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_SECONDS
+        )
         await self._runner.setup()
         self._site = web.TCPSite(self._runner, settings.gateway_host, settings.gateway_port)
         await self._site.start()
