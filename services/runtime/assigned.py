@@ -38,10 +38,14 @@ class AssignedReader:
         self._task: asyncio.Task[None] | None = None
         self._highwater: int | None = None
 
-    async def start(self, lookup: Lookup) -> None:
-        """Note where to begin, then read. Raises Transient."""
+    async def note_end(self, lookup: Lookup) -> None:
+        """Note the end of the topic as the place to begin, unless there is one. Raises Transient."""
         if self.position is None:
             self.position = (await lookup.ends(self.topic, [self.partition]))[self.partition]
+
+    async def start(self, lookup: Lookup) -> None:
+        """Note where to begin unless that was done, then read. Raises Transient."""
+        await self.note_end(lookup)
         self.intake.assigned(frozenset({self.partition}))
         self._task = asyncio.create_task(self._run(), name=f"read-{self.topic}")
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,14 @@ from services.runtime.topics import CONTROL, Topic
 from services.runtime.treatment import Handler, Treatment
 from services.runtime.vitals import COMMIT_SECONDS, Vitals, WitnessOf
 
-SLOW_SEND_SECONDS = 10.0
+
+class Phase(Enum):
+    """Where a service is in its life. What may be registered until when follows from it."""
+
+    REGISTERING = 0
+    STARTING = 1
+    RUNNING = 2
+    STOPPING = 3
 
 
 class StageStopped(KvrouteError):
@@ -67,13 +75,13 @@ class Service:
         self.stop_rule = StopRule(settings.stop_after_failures)
         self.cancellations = Cancellations(self.clock)
         self.projections: list[Projection] = []
-        self.sender = self._kafka_sender = KafkaSender(settings, name)
-        self._reader = projections or ProjectionReader(settings)
+        self.sender = self.kafka_sender = KafkaSender(settings, name)
+        self.reader = projections or ProjectionReader(settings)
         self._lookup = Lookup(settings)
-        self._subscriptions: list[Subscription] = []
-        self._assigned: list[AssignedReader] = []
+        self.subscriptions: list[Subscription] = []
+        self.assigned_readers: list[AssignedReader] = []
         self._jobs = Jobs(name, self.log)
-        self._checks: dict[str, Callable[[], bool]] = {}
+        self.checks: dict[str, Callable[[], bool]] = {}
         self._starting: list[Callable[[], Awaitable[None]]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._before_drain: list[Callable[[], Awaitable[None]]] = []
@@ -83,8 +91,7 @@ class Service:
             if health and settings.health_port
             else None
         )
-        self._started = False
-        self._draining = False
+        self.phase = Phase.REGISTERING
         self._failed = asyncio.Event()
         self.failure: BaseException | None = None
 
@@ -108,7 +115,8 @@ class Service:
         ``on_assigned`` is awaited before records of newly gained partitions are handled. ``urgent=False`` is for
         readers off the request path: the embedded broker is asked less often for them.
         """
-        self._subscriptions.append(
+        self._must_be(Phase.STARTING, f"consume {topic.name}")
+        self.subscriptions.append(
             Subscription(
                 topic,
                 group,
@@ -129,9 +137,13 @@ class Service:
         offset: int | None = None,
         concurrency: int | None = None,
     ) -> None:
-        """Read one partition without a group, from ``offset`` or from the end noted at the start."""
+        """Read one partition without a group, from ``offset`` or from the end.
+
+        The end is noted before the start hooks run, or after them when a hook registers this.
+        """
+        self._must_be(Phase.STARTING, f"read {topic_name}")
         make = partial(self._intake, topic_name, handler, concurrency, None, None, None)
-        self._assigned.append(AssignedReader(self.settings, topic_name, partition, offset, make))
+        self.assigned_readers.append(AssignedReader(self.settings, topic_name, partition, offset, make))
 
     def project(
         self,
@@ -147,6 +159,7 @@ class Service:
         ``offsets`` (partition to first offset; -1: the end; missing: the beginning) is asked when the projection
         starts: after those without ``offsets`` have caught up.
         """
+        self._must_be(Phase.REGISTERING, f"project {topic.name}")
         projection = Projection(topic, apply, start=start, since_ms=since_ms, offsets=offsets, stage=self.name)
         self.projections.append(projection)
         return projection
@@ -165,7 +178,7 @@ class Service:
 
     def ready_when(self, name: str, check: Callable[[], bool]) -> None:
         """Be ready only while ``check`` says so; ``name`` is the reason shown when it does not."""
-        self._checks[name] = check
+        self.checks[name] = check
 
     def on_start(self, hook: Callable[[], Awaitable[None]]) -> None:
         """Await a hook when the sender is connected and projections have caught up, before records are taken."""
@@ -205,24 +218,27 @@ class Service:
         """Connect, catch up, run the start hooks, take records. Raises Transient when the broker can't be reached."""
         if self._health is not None:
             await self._health.start()
-        await self._kafka_sender.start()
+        await self.kafka_sender.start()
         await self._wait_for_topics()
         await self._start_projections()
+        self.phase = Phase.STARTING
+        for reader in self.assigned_readers:
+            await reader.note_end(self._lookup)
         for hook in self._starting:
             await hook()
-        for reader in self._assigned:
+        for reader in self.assigned_readers:
             await reader.start(self._lookup)
-        await asyncio.gather(*(subscription.start() for subscription in self._subscriptions))
+        await asyncio.gather(*(subscription.start() for subscription in self.subscriptions))
         self._jobs.every(COMMIT_SECONDS, self._vitals.commit, "commit")
         self._jobs.every(1.0, self._vitals.observe, "observe")
         self._jobs.start()
         self._jobs.spawn(self._vitals.loop_lag.run(), "loop lag")
-        self._started = True
-        self.log.info("stage started", topics=[s.topic.name for s in self._subscriptions])
+        self.phase = Phase.RUNNING
+        self.log.info("stage started", topics=[s.topic.name for s in self.subscriptions])
 
     async def stop(self) -> None:
         """Take nothing more, finish what is in flight, commit, disconnect."""
-        self._draining = True
+        self.phase = Phase.STOPPING
         for hook in self._before_drain:
             try:
                 await hook()
@@ -235,12 +251,12 @@ class Service:
             except Exception:
                 self.log.exception("stop hook failed")
         await self._jobs.stop()
-        for reader in self._assigned:
+        for reader in self.assigned_readers:
             await reader.stop()
-        await asyncio.gather(*(subscription.stop() for subscription in self._subscriptions))
-        await self._reader.remove(self.projections)
+        await asyncio.gather(*(subscription.stop() for subscription in self.subscriptions))
+        await self.reader.remove(self.projections)
         await self._lookup.stop()
-        await self._kafka_sender.stop()
+        await self.kafka_sender.stop()
         if self._health is not None:
             await self._health.stop()
         self.log.info("stage stopped", handled=sum(intake.handled for intake in self.intakes))
@@ -297,14 +313,7 @@ class Service:
 
     def unready(self) -> list[str]:
         """Reasons why no work should come yet, or any more."""
-        reasons = [] if self._started else ["starting"]
-        if self._draining:
-            reasons.append("draining")
-        if (waiting := self._kafka_sender.waiting_seconds) > SLOW_SEND_SECONDS:
-            reasons.append(f"the broker has not taken a record for {waiting:.0f} s")
-        reasons += [f"projection of {p.topic.name} is catching up" for p in self.projections if not p.caught_up]
-        reasons += [name for name, check in self._checks.items() if not check()]
-        return reasons
+        return self._vitals.unready()
 
     @property
     def ready(self) -> bool:
@@ -319,9 +328,13 @@ class Service:
     @property
     def intakes(self) -> list[Intake]:
         """The intakes of all consumers."""
-        return [subscription.intake for subscription in self._subscriptions] + [r.intake for r in self._assigned]
+        return [subscription.intake for subscription in self.subscriptions] + [r.intake for r in self.assigned_readers]
 
     # Inside
+
+    def _must_be(self, latest: Phase, what: str) -> None:
+        if self.phase.value > latest.value:
+            raise RuntimeError(f"stage {self.name} is {self.phase.name.lower()}: it is too late to {what}")
 
     def _intake(
         self,
@@ -350,8 +363,8 @@ class Service:
         )
 
     async def _wait_for_topics(self) -> None:
-        names = [subscription.topic.name for subscription in self._subscriptions]
-        names += [reader.topic for reader in self._assigned]
+        names = [subscription.topic.name for subscription in self.subscriptions]
+        names += [reader.topic for reader in self.assigned_readers]
         async with Admin(self.settings) as admin:
             await admin.wait_for(names)
 
@@ -360,25 +373,5 @@ class Service:
         later = [projection for projection in self.projections if projection.offsets is not None]
         for group in (first, later):
             if group:
-                await self._reader.add(group)
+                await self.reader.add(group)
                 await asyncio.gather(*(projection.wait_caught_up() for projection in group))
-
-    @property
-    def subscriptions(self) -> list[Subscription]:
-        """Group consumers."""
-        return self._subscriptions
-
-    @property
-    def assigned_readers(self) -> list[AssignedReader]:
-        """Readers without a group."""
-        return self._assigned
-
-    @property
-    def reader(self) -> ProjectionReader:
-        """What feeds the projections."""
-        return self._reader
-
-    @property
-    def jobs(self) -> Jobs:
-        """Periodic jobs and tasks."""
-        return self._jobs

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMMIT_SECONDS = 0.2
 STALL_SECONDS = 660.0
 """No record of many in hand has finished for this long: longer than the longest deadline, so something hangs."""
+SLOW_SEND_SECONDS = 10.0
 READER_STALL_SECONDS = 60.0
 _log = get_logger("runtime.vitals")
 
@@ -103,6 +104,16 @@ class Vitals:
         turn = service.reader.last_turn
         if service.projections and turn and now - turn > READER_STALL_SECONDS:
             reasons.append(f"projections were not read for {now - turn:.0f} s")
+        return reasons
+
+    def unready(self) -> list[str]:
+        """Why no work should come yet, or any more."""
+        service = self._service
+        reasons = [] if service.phase.name == "RUNNING" else [service.phase.name.lower()]
+        if (waiting := service.kafka_sender.waiting_seconds) > SLOW_SEND_SECONDS:
+            reasons.append(f"the broker has not taken a record for {waiting:.0f} s")
+        reasons += [f"projection of {p.topic.name} is catching up" for p in service.projections if not p.caught_up]
+        reasons += [name for name, check in service.checks.items() if not check()]
         return reasons
 
     def _stalled(self, number: int, intake: Intake, now: float) -> bool:
