@@ -16,9 +16,7 @@ _log = get_logger("runtime.dead_letters")
 
 def headers_of(record: Record, stage: str, code: str, message: str) -> dict[str, bytes]:
     """Headers of a record's dead letter: its own, then where it stood, who gave up and why."""
-    own = {
-        name: value or b"" for name, value in record.headers if name == REDRIVEN or not name.startswith(PREFIX)
-    }
+    own = {name: value or b"" for name, value in record.headers if name == REDRIVEN or not name.startswith(PREFIX)}
     return own | {
         "dlq-topic": record.topic.encode(),
         "dlq-partition": str(record.partition).encode(),

@@ -56,9 +56,7 @@ def topic_label(topic: str) -> str:
 
 
 # Runtime: consuming
-RECORDS_HANDLED = counter(
-    "kvroute_records_handled_total", "records a stage handled to their end", ("stage", "topic")
-)
+RECORDS_HANDLED = counter("kvroute_records_handled_total", "records a stage handled to their end", ("stage", "topic"))
 RECORDS_RETRIED = counter(
     "kvroute_records_retried_total", "tries that failed for a cause that may heal", ("stage", "topic", "code")
 )
@@ -81,18 +79,14 @@ OLDEST_UNHANDLED_SECONDS = gauge(
     "kvroute_oldest_unhandled_seconds", "age of the oldest record that is taken and not finished", ("stage", "topic")
 )
 COMMIT_FAILURES = counter("kvroute_commit_failures_total", "offset commits that failed", ("stage", "topic"))
-REBALANCES = counter(
-    "kvroute_rebalances_total", "partition assignments and revocations", ("stage", "topic", "kind")
-)
+REBALANCES = counter("kvroute_rebalances_total", "partition assignments and revocations", ("stage", "topic", "kind"))
 
 # Runtime: publishing
 RECORDS_SENT = counter("kvroute_records_sent_total", "records the broker acknowledged", ("stage", "topic"))
 SEND_FAILURES = counter("kvroute_send_failures_total", "records the broker did not take", ("stage", "topic"))
 
 # Runtime: projections
-PROJECTION_POSITION = gauge(
-    "kvroute_projection_position", "next offset a projection reads", ("topic", "partition")
-)
+PROJECTION_POSITION = gauge("kvroute_projection_position", "next offset a projection reads", ("topic", "partition"))
 PROJECTION_LAG = gauge(
     "kvroute_projection_lag_records", "highwater minus position of a projection", ("topic", "partition")
 )
@@ -108,7 +102,9 @@ OFFLOADED_SECONDS = histogram("kvroute_offloaded_seconds", "work moved off the e
 
 # Audit
 AUDIT_BATCH_RECORDS = histogram(
-    "kvroute_audit_batch_records", "records one transaction of the audit store took", (),
+    "kvroute_audit_batch_records",
+    "records one transaction of the audit store took",
+    (),
     (1, 2, 5, 10, 20, 50, 100, 200, 500),
 )
 AUDIT_WRITE_SECONDS = histogram("kvroute_audit_write_seconds", "time of one transaction of the audit store")
@@ -176,10 +172,10 @@ GATEWAY_IN_FLIGHT = gauge("kvroute_gateway_in_flight", "chat and route requests 
 GATEWAY_FIRST_PIECE_SECONDS = histogram(
     "kvroute_gateway_first_piece_seconds", "from the request's publishing to the first piece of its answer", ("kind",)
 )
-GATEWAY_ENDED = counter(
-    "kvroute_gateway_ended_total", "how answers ended: final, or why they were given up", ("why",)
+GATEWAY_ENDED = counter("kvroute_gateway_ended_total", "how answers ended: final, or why they were given up", ("why",))
+GATEWAY_PIECES = counter(
+    "kvroute_gateway_pieces_total", "pieces of answers that came, by what became of them", ("fate",)
 )
-GATEWAY_PIECES = counter("kvroute_gateway_pieces_total", "pieces of answers that came, by what became of them", ("fate",))
 
 # Agent
 AGENT_FACTS = counter(

@@ -122,4 +122,3 @@ class Vitals:
             self._progress[number] = (intake.handled, now)
             return False
         return now - since > STALL_SECONDS
-

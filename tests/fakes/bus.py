@@ -121,9 +121,7 @@ class FakeSender:
                 del self._failures[index]
                 raise error
         made = self.record(topic, value, key, partition)
-        record = Record(
-            made.topic, made.partition, made.offset, made.timestamp_ms, key, value, tuple(headers.items())
-        )
+        record = Record(made.topic, made.partition, made.offset, made.timestamp_ms, key, value, tuple(headers.items()))
         self.sent.append(Sent(record, message))
         if self.on_sent is not None:
             self.on_sent(record)

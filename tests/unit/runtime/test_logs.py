@@ -48,7 +48,9 @@ def test_long_texts_are_cut() -> None:
 @pytest.mark.usefixtures("fresh_logging")
 def test_json_lines_of_ours_and_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging(Settings(log_format="json"))
-    get_logger("media").bind(stage="media").warning("fetch failed", url="https://h/a?sig=s", error=ValueError("http://h/?x"))
+    get_logger("media").bind(stage="media").warning(
+        "fetch failed", url="https://h/a?sig=s", error=ValueError("http://h/?x")
+    )
     logging.getLogger("some.library").warning("went to %s", "https://h/a?token=t")
     logging.getLogger("aiokafka.consumer").info("chatter")
     try:
