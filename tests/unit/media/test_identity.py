@@ -113,7 +113,8 @@ class TestUrl:
 class TestContent:
     async def test_is_the_pixels_wherever_they_come_from(self, stage: Stage, web: Site) -> None:
         items = await stage.items(
-            image_part(web.url("/a.png")), image_part(web.url("/b.png")), image_part(data_uri(encoded(image_format="BMP"))),
+            image_part(web.url("/a.png")), image_part(web.url("/b.png")),
+            image_part(data_uri(encoded(image_format="BMP"))),
             image_part(web.url("/c.png")), identity="content",
         )  # fmt: skip
         expected = decode_image(PNG, 10**9).identity

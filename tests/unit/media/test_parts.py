@@ -28,7 +28,7 @@ class TestKinds:
                 {"role": "system", "content": [image_part(URL)]},
                 {"role": "user", "content": "text"},
                 {"role": "assistant", "content": None, "tool_calls": []},
-                {"role": "tool", "content": ["plain text", image_part(URL), {"type": "video_url", "video_url": {"url": URL}}]},
+                {"role": "tool", "content": ["plain text", image_part(URL), {"video_url": {"url": URL}}]},
             ],
         }  # fmt: skip
         found = find_media(body, trust_uuid=False, max_items=64)
