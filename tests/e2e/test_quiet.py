@@ -37,7 +37,8 @@ async def test_predicted_is_realised(fleet: Fleet) -> None:
     assert wrong == []
     assert all(row.mode == "exact" for row in rows.values())
     later = [rows[answer.request_id] for talk in talks for answer in talk[1:]]
-    assert all(row.predicted_tokens > 0 for row in later), "every turn after the first reuses something"
+    reusing = [row for row in later if row.predicted_tokens > 0]
+    assert len(reusing) >= 0.8 * len(later), "a later turn leaves its worker only when that one is busy"
 
 
 async def _talk(http: aiohttp.ClientSession, fleet: Fleet, talk: int) -> list[Answer]:
