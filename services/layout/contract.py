@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from schemas.media import MediaKind
 from schemas.worker import Contract, ModalityContract, Worker
 from services.kv.reason import Reason
+from services.layout.families.support import supports
+from services.layout.families.variants import family_of
 
 Why = tuple[Reason, str]
 """Why something is not exact: the reason, and a sentence for people."""
@@ -29,6 +31,8 @@ class Proof:
     video: Why | None = VIDEO_OFF
     max_pixels: int | None = None
     """Of the largest image the probes covered; None: they covered all sizes."""
+    image_variant: str | None = None
+    """The layout of images that all workers proved; None: that of the model folder is believed."""
 
     def of(self, kind: MediaKind, pixels: int | None = None) -> Why | None:
         """For a medium of a kind and size; kinds without a contract have their reason elsewhere."""
@@ -49,9 +53,12 @@ def proof_of(live: Sequence[Worker], variant: str, *, required: bool = True) -> 
         nobody = (Reason.CONTRACT_MISSING, "no live worker serves the model")
         return Proof(nobody, nobody)
     bounds = [worker.contract.image.max_pixels for worker in live if worker.contract is not None]
+    image = _image(live, variant)
+    proven = live[0].contract.image.variant if image is None and live[0].contract is not None else None
     return Proof(
         _text(live),
-        _image(live, variant),
+        image,
+        image_variant=proven,
         max_pixels=min((bound for bound in bounds if bound is not None), default=None),
     )
 
@@ -69,6 +76,8 @@ def _text(live: Sequence[Worker]) -> Why | None:
 def _image(live: Sequence[Worker], variant: str) -> Why | None:
     contracts: list[tuple[Worker, Contract]] = []
     for worker in live:
+        if supports(worker.engine, variant, MediaKind.IMAGE, worker.engine_version) is Reason.UNSUPPORTED_ENGINE:
+            return Reason.UNSUPPORTED_ENGINE, _unsupported(worker, variant)
         if worker.contract is None:
             return _missing(worker, "image")
         contracts.append((worker, worker.contract))
@@ -80,7 +89,7 @@ def _image(live: Sequence[Worker], variant: str) -> Why | None:
     variants = sorted({contract.image.variant for _, contract in contracts})
     if len(variants) > 1:
         return Reason.WORKERS_DISAGREE, f"workers proved the image layouts {', '.join(variants)}: expected one"
-    if variants != [variant]:
+    if family_of(variants[0]) != family_of(variant):
         return (
             Reason.CONTRACT_MISMATCH,
             f"workers proved the image layout {variants[0]}, the model folder's is {variant}",
@@ -90,6 +99,11 @@ def _image(live: Sequence[Worker], variant: str) -> Why | None:
             detail = f"worker {worker.worker_id} does not say an image's identity in its KV events as it was told"
             return Reason.UNSUPPORTED_ENGINE, detail
     return None
+
+
+def _unsupported(worker: Worker, variant: str) -> str:
+    engine = f"{worker.engine} {worker.engine_version}".strip()
+    return f"worker {worker.worker_id} runs {engine}: images of {family_of(variant)} are not exact there"
 
 
 def _missing(worker: Worker, what: str) -> Why:

@@ -11,6 +11,8 @@ from schemas.media import MediaItem, MediaResolved
 from services.kv.address import Span, addresses
 from services.kv.reason import Reason
 from services.layout.contract import Proof
+from services.layout.families.family import Family
+from services.layout.families.variants import UnknownVariant
 from services.layout.layouter import Layouter, estimate_tokens
 from services.layout.shapes import MediaShape
 from services.layout.view import View
@@ -53,14 +55,26 @@ def lay_out(
 
 
 def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: Layouter | None, proof: Proof) -> View:
+    family, proof = _proven_family(layouter, proof)
     shapes = [_shape(item, proof) for item in resolved.media]
     if layouter is None:
         detail = f"no usable model folder is known for {resolved.model}"
         return View([], reason=Reason.TEMPLATE_MISSING, detail=detail, prompt_tokens=estimate_tokens(body, shapes))
-    view = layouter.view(body, shapes)
+    view = layouter.view(body, shapes, family=family)
     if proof.text is not None and view.reason is not Reason.TEMPLATE_MISSING:
         return view.unproven(*proof.text)
     return view
+
+
+def _proven_family(layouter: Layouter | None, proof: Proof) -> tuple[Family | None, Proof]:
+    """The variant of the model's layout that its workers proved; where there is no such, images are not exact."""
+    family = None if layouter is None else layouter.card.family
+    if family is None or proof.image_variant is None:
+        return family, proof
+    try:
+        return family.chosen(image=proof.image_variant), proof
+    except UnknownVariant as error:
+        return family, replace(proof, image=(Reason.CONTRACT_MISMATCH, str(error)))
 
 
 def _shape(item: MediaItem, proof: Proof) -> MediaShape:

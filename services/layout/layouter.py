@@ -51,7 +51,9 @@ class Layouter:
         self._tool_template = self._template if same else self._compile(card.tool_template)
         bound = card.max_model_len
         self._limit = MAX_RENDERED if bound is None else min(MAX_RENDERED, bound * MOST_CHARS_PER_TOKEN)
-        self._known = () if card.family is None else EXPANDED_KINDS
+        self._known = tuple(
+            kind for kind in EXPANDED_KINDS if card.family and card.family.placeholder(kind) is not None
+        )
 
     def _compile(self, source: str | None) -> ChatTemplate | None:
         if source is None:
@@ -61,13 +63,14 @@ class Layouter:
         except PromptError as error:
             raise CardError(f"{self.card.folder}: {error}") from None
 
-    def view(self, body: Mapping[str, Any], media: Sequence[MediaShape] = ()) -> View:
+    def view(self, body: Mapping[str, Any], media: Sequence[MediaShape] = (), *, family: Family | None = None) -> View:
         """The routing view of an OpenAI chat body whose media have these shapes, in prompt order.
 
+        ``family`` is the variant of the card's family that the workers have proven, if it is another than the card's.
         Never raises for a bad request: what can't be laid out is not exact, and the view says why.
         """
         try:
-            return self._view(body, media)
+            return self._view(body, media, family or self.card.family)
         except PromptError as error:
             return self._nothing(body, media, error)
 
@@ -81,16 +84,16 @@ class Layouter:
         """Token ids of a text, no special tokens added. Raises ValueError for text that is not valid Unicode."""
         return self.tokeniser.encode(text)
 
-    def _view(self, body: Mapping[str, Any], media: Sequence[MediaShape]) -> View:
+    def _view(self, body: Mapping[str, Any], media: Sequence[MediaShape], family: Family | None) -> View:
         request = parse_request(body)
         template = self._template_for(request)
         conversation = self._conversation(body, template)
         shapes = self._shapes(body, conversation, media)
         if all(part.kind in self._known for part in conversation.media):
             token_ids = self._tokens(self._text(template, request, conversation.messages))
-            view = self._expanded(token_ids, shapes, self._family(body))
+            view = self._expanded(token_ids, shapes, _overridden(family, body))
         else:
-            view = self._before_unknown(template, request, conversation, shapes)
+            view = self._before_unknown(template, request, conversation, shapes, family)
             view = replace(view, prompt_tokens=max(len(view.token_ids), estimate_tokens(body, media)))
         if self.card.text_reason is not None:
             return view.unproven(self.card.text_reason, self.card.text_detail)
@@ -132,16 +135,6 @@ class Layouter:
             return expand(token_ids, shapes, family, self.tokeniser.encode)
         return View(token_ids, exact_tokens=len(token_ids), variant=self.card.variant, prompt_tokens=len(token_ids))
 
-    def _family(self, body: Mapping[str, Any]) -> Family | None:
-        """The layout with the request's own bounds. Not exact, an engine may refuse them, but a better estimate."""
-        given = body.get("mm_processor_kwargs")
-        if self.card.family is None or not given or not isinstance(given, dict):
-            return self.card.family
-        try:
-            return self.card.family.overridden(given)
-        except NotExact:
-            return self.card.family
-
     def _shapes(
         self, body: Mapping[str, Any], conversation: Conversation, media: Sequence[MediaShape]
     ) -> list[MediaShape]:
@@ -154,7 +147,12 @@ class Layouter:
         return [_with_reason(shape, kind, reasons.get(kind)) for shape, kind in zip(media, kinds, strict=True)]
 
     def _before_unknown(
-        self, template: ChatTemplate, request: ChatRequest, conversation: Conversation, shapes: Sequence[MediaShape]
+        self,
+        template: ChatTemplate,
+        request: ChatRequest,
+        conversation: Conversation,
+        shapes: Sequence[MediaShape],
+        family: Family | None,
     ) -> View:
         """Exact up to the content of the first message that holds a medium no layout is known for.
 
@@ -166,7 +164,7 @@ class Layouter:
         shared = texts[0][: _common_length(*texts)]
         token_ids = self._tokens(shared[: self.tokeniser.settled(shared)])
         before = [shape for part, shape in zip(conversation.media, shapes, strict=True) if part.message < min(hidden)]
-        view = self._expanded(token_ids, before, self.card.family)
+        view = self._expanded(token_ids, before, family)
         if view.reason is not None:
             return view
         first = next(shape for shape in shapes if shape.kind not in self._known)
@@ -180,7 +178,9 @@ class Layouter:
             return Reason.AUDIO, "the prompt holds audio"
         if self.card.family is None:
             return self.card.media_reason or Reason.UNSUPPORTED_MODEL, self.card.media_detail
-        return Reason.UNSUPPORTED_MEDIA, "the prompt holds a content part of unknown type"
+        if shape.kind is MediaKind.OTHER:
+            return Reason.UNSUPPORTED_MEDIA, "the prompt holds a content part of unknown type"
+        return Reason.UNSUPPORTED_MEDIA, f"no layout of a {shape.kind} is known for {self.card.variant}"
 
     def _nothing(self, body: Mapping[str, Any], media: Sequence[MediaShape], error: PromptError) -> View:
         reason = Reason.TEMPLATE_MISSING if self._template is None else Reason.TEMPLATE_MISMATCH
@@ -190,6 +190,17 @@ class Layouter:
         return View(
             [], reason=reason, detail=detail, variant=self.card.variant, prompt_tokens=estimate_tokens(body, media)
         )
+
+
+def _overridden(family: Family | None, body: Mapping[str, Any]) -> Family | None:
+    """The layout with the request's own bounds. Not exact, an engine may refuse them, but a better estimate."""
+    given = body.get("mm_processor_kwargs")
+    if family is None or not given or not isinstance(given, dict):
+        return family
+    try:
+        return family.overridden(given)
+    except NotExact:
+        return family
 
 
 def _with_reason(shape: MediaShape, kind: MediaKind, why: tuple[Reason, str] | None) -> MediaShape:

@@ -169,7 +169,7 @@ class Agent:
 
     async def _begin(self) -> Life:
         facts, metrics = await ask_facts(self._engine, self._settings.block_sizes)
-        layout = await self._layout(facts.model)
+        layout = await self._layout(facts.model, facts.max_model_len)
         stated = await self._engine.event_sources()
         found = sources(
             stated, self._engine.url, events=self._settings.worker_events, replay=self._settings.worker_replay,
@@ -209,9 +209,9 @@ class Agent:
             for rank, stream in streams or [(rank, None) for rank in range(ranks)]
         ]  # fmt: skip
 
-    async def _layout(self, model: str) -> ModelLayout | CardError:
+    async def _layout(self, model: str, max_model_len: int | None) -> ModelLayout | CardError:
         try:
-            return await run_in_thread(self._layouts, self._settings, model)
+            return (await run_in_thread(self._layouts, self._settings, model)).under(max_model_len)
         except CardError as error:
             return error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schemas.media import MediaKind
@@ -17,6 +17,14 @@ class ModelLayout:
 
     layouter: Layouter
     card: ModelCard
+
+    def under(self, max_model_len: int | None) -> ModelLayout:
+        """The layout in an engine that takes this many tokens: images of some families depend on it."""
+        family = self.card.family
+        if family is None or (laid_out := family.under(max_model_len)) is family:
+            return self
+        card = replace(self.card, family=laid_out)
+        return ModelLayout(Layouter(card), card)
 
     @property
     def placeholders(self) -> frozenset[int]:

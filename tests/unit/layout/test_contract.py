@@ -55,6 +55,33 @@ def test_workers_that_proved_different_layouts() -> None:
     assert reasons(worker("w1"), other)[1] is Reason.WORKERS_DISAGREE
 
 
+def test_workers_that_proved_the_same_familys_layout_for_engines_of_other_lengths() -> None:
+    live = [worker(contract=contract(image=proven(f"nemotron_nano_omni/len-{length}"))) for length in (4096, 8192)]
+    assert reasons(live[0], variant="nemotron_nano_omni/len-262144") == (None, None)
+    assert proof_of(live[:1], "nemotron_nano_omni/len-262144").image_variant == "nemotron_nano_omni/len-4096"
+    assert reasons(*live, variant="nemotron_nano_omni/len-262144")[1] is Reason.WORKERS_DISAGREE
+    assert proof_of(live, "nemotron_nano_omni/len-262144").image_variant is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "variant", "reason"),
+    [
+        ("sglang", "0.5.13", "qwen2_5_vl", None),
+        ("sglang", "0.5.12", "qwen2_5_vl", Reason.UNSUPPORTED_ENGINE),
+        ("sglang", "0.6.0", "nemotron_nano_omni/len-4096", Reason.UNSUPPORTED_ENGINE),
+        ("trtllm", "1.2.0", "qwen3_vl", Reason.UNSUPPORTED_ENGINE),
+        ("trtllm", "1.2.0", "kimi_k25", None),
+        ("another", "", "qwen2_5_vl", Reason.UNSUPPORTED_ENGINE),
+        ("another", "", "text", Reason.UNSUPPORTED_ENGINE),
+    ],
+)
+def test_a_family_on_an_engine_that_cannot_say_its_images(
+    engine: str, version: str, variant: str, reason: Reason | None
+) -> None:
+    there = worker(engine=engine, engine_version=version, contract=contract(image=proven(variant)))
+    assert reasons(there, variant=variant) == (None, reason)
+
+
 def test_images_larger_than_what_the_probes_covered() -> None:
     small = worker("w2", contract=contract(image=proven(max_pixels=1000)))
     proof = proof_of([worker("w1"), small], "qwen2_5_vl")

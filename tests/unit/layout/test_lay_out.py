@@ -57,6 +57,26 @@ def test_addresses_for_every_block_size_with_the_media_in_them() -> None:
     assert (found.reason, found.variant, found.vision_tokens) == (None, "qwen2_5_vl", 48)
 
 
+def test_the_variant_that_the_workers_proved_is_laid_out() -> None:
+    nemotron = layouter("nemotron-3-nano-omni")
+    three = resolved(*[item(number, height=1080, width=1920) for number in (1, 2, 3)])
+    small = expand(
+        three, body(IMAGE, IMAGE, IMAGE), Proof(image_variant="nemotron_nano_omni/len-4096"), layouter=nemotron
+    )
+    assert (small.reason, small.variant) == (Reason.BUDGET_EXCEEDED, "nemotron_nano_omni/len-4096")
+    assert [medium.forward for medium in small.media] == [False] * 3
+    large = expand(
+        three, body(IMAGE, IMAGE, IMAGE), Proof(image_variant="nemotron_nano_omni/len-65536"), layouter=nemotron
+    )
+    assert (large.reason, len(large.spans), large.variant) == (None, 3, "nemotron_nano_omni/len-65536")
+
+
+def test_a_variant_that_the_model_does_not_have() -> None:
+    found = expand(resolved(item()), body(IMAGE), Proof(image_variant="qwen2_5_vl/len-4096"))
+    assert (found.reason, found.spans) == (Reason.CONTRACT_MISMATCH, [])
+    assert "qwen2_5_vl/len-4096" in (found.detail or "")
+
+
 def test_the_envelope_and_the_body_pass_unchanged() -> None:
     request = resolved(item(), session_id="s", priority=3, cache_salt="salt", timings_ms={"media": 1.5})
     found = expand(request, body(IMAGE))

@@ -241,7 +241,7 @@ def test_where_two_lists_part(ours: list[int], theirs: list[int], at: int | None
     assert found is None if at is None else f"part at {at}:" in (found or "")
 
 
-@pytest.mark.parametrize("model", ["qwen3-vl"])
+@pytest.mark.parametrize("model", sorted(folder.name for folder in MODELS.iterdir() if folder.is_dir()))
 def test_our_layouts_can_lay_out_every_probe(model: str) -> None:
     layouter = Layouter(ModelCard.load(MODELS / model, "m"))
     for probe in [*text_probes("m"), *image_probes("m", None)]:
