@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE_SECONDS, eventually
 PARENT = """
 import asyncio, sys
 from services.runtime.embedded import EmbeddedBroker
+sys.platform = sys.argv[1]
 async def main():
     async with EmbeddedBroker() as broker:
         print(broker.pid, flush=True)
@@ -66,10 +67,18 @@ async def test_stopping_twice_or_before_the_start_does_nothing() -> None:
     await broker.stop()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-async def test_the_broker_dies_with_its_parent(end: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("end", "platform"),
+    [
+        (signal.SIGKILL, sys.platform),
+        (signal.SIGINT, sys.platform),
+        (signal.SIGTERM, sys.platform),
+        (signal.SIGKILL, "without a kernel that sees to it"),
+    ],
+)
+async def test_the_broker_dies_with_its_parent(end: signal.Signals, platform: str) -> None:
     parent = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PARENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        sys.executable, "-c", PARENT, platform, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert parent.stdout is not None
     try:
