@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from docs import pages
+from docs import models_page, pages
 
 HERE = Path(__file__).parent
 
@@ -21,6 +21,7 @@ def generated() -> dict[Path, str]:
         HERE / "messages.md": pages.messages(),
         HERE / "metrics.md": pages.metrics(),
         HERE / "reasons.md": pages.reasons(),
+        HERE / "models.md": models_page.models(),
         HERE / "audit-tables.md": pages.audit_tables(),
     }
 

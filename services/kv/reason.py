@@ -73,15 +73,15 @@ MEANING: dict[Reason, Meaning] = {
     Reason.AUDIO: Meaning("An audio part: its tokens are not laid out.", "Put audio after images and text."),
     Reason.ADJACENT_VIDEOS: Meaning(
         "Two videos stand side by side in a family that does not keep them apart.",
-        "Put text between them.",
+        "Send one video in a request.",
     ),
     Reason.MULTIPLE_VIDEOS: Meaning(
         "More videos than the family's layout is proven for.",
-        "One video in a request, or the second one last.",
+        "Send one video in a request.",
     ),
     Reason.MIXED_MEDIA: Meaning(
         "Kinds of media together that the family's layout is not proven for.",
-        "Put the kind with more reuse first.",
+        "Put images before the video: those stay exact.",
     ),
     Reason.CONTRACT_MISSING: Meaning(
         "No live worker of the model has proven a layout for this kind of medium yet.",
@@ -129,8 +129,9 @@ MEANING: dict[Reason, Meaning] = {
         "Re-encode the video at a constant rate.",
     ),
     Reason.BUDGET_EXCEEDED: Meaning(
-        "The request as a whole is over a limit: too many media, or too much time spent on them.",
-        "Send fewer media, or raise `KVROUTE_MEDIA_MAX_ITEMS`.",
+        "The request as a whole is over a limit: too many media, too much time spent on them, or more images than the "
+        "engine's `--max-model-len` leaves room for.",
+        "Send fewer media, raise `KVROUTE_MEDIA_MAX_ITEMS`, or serve the model with a larger length.",
     ),
     Reason.TEMPLATE_MISSING: Meaning(
         "The model folder has no chat template.",
