@@ -123,6 +123,7 @@ def test_free_ports_differ() -> None:
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(not os.environ.get("KAFKA_HOME"), reason="KAFKA_HOME is not set")
 async def test_kafka_keeps_its_data_over_a_kill(tmp_path: Path) -> None:
     from services.runtime.admin import create_topics, list_topics
