@@ -19,8 +19,8 @@ def models() -> str:
         "A model's family is found by `model_type` and `architectures` of its config.json, never by its folder's",
         "name. All parameters and token ids come from the folder; where its files contradict each other, its media are",
         "not exact. Exact is what the workers' probes have proven: the tables say how far that can go. What is not",
-        "exact is routed by the text before it, and the [reason](reasons.md) is recorded. *Checked against* names reference",
-        "vectors in `tests/golden/layout`, made by the engine's own processors.",
+        "exact is routed by the text before it, and the [reason](reasons.md) is recorded. *Checked against* names",
+        "reference vectors in `tests/golden/layout`, made by the engine's own processors.",
         "",
     ]
     off = Proof().video
@@ -54,8 +54,8 @@ def _engines() -> list[str]:
 def _variants() -> list[str]:
     lines = [
         "An engine lays out Qwen3 videos as the transformers version it was built with does. Each range of versions",
-        "has a name that stands in workers' contracts and in decisions, such as `qwen3_vl/transformers-5.15`. After it,",
-        "`/capped` means `cap_pixels_per_frame`, and `/evs-0.5` a `--video-pruning-rate` (of other families too).",
+        "has a name that stands in workers' contracts and in decisions, such as `qwen3_vl/transformers-5.15`. After",
+        "it, `/capped` means `cap_pixels_per_frame`, and `/evs-0.5` a `--video-pruning-rate` (of other families too).",
         "Where images depend on the engine's `--max-model-len`, the name says it: `nemotron_nano_omni/len-131072`.",
         "",
     ]

@@ -40,6 +40,9 @@ class Markers:
 
 NO_MARKERS = Markers()
 
+MOST_TOKENS = 1 << 20
+"""Of one medium."""
+
 
 class Family(Protocol):
     """The layout of one model: made by the registry from the model folder's own parameters."""
@@ -95,6 +98,13 @@ class Family(Protocol):
     def overridden(self, processor_kwargs: Mapping[str, Any]) -> Self:
         """The layout with a request's ``mm_processor_kwargs``. Raises NotExact for arguments it doesn't know."""
         ...
+
+
+def run(token_id: int, tokens: int) -> list[int]:
+    """Vision tokens of a medium. Raises NotExact for more than any model takes, before memory is taken for them."""
+    if tokens > MOST_TOKENS:
+        raise NotExact(Reason.TOO_LARGE, f"the medium takes {tokens} tokens, expected at most {MOST_TOKENS}")
+    return [token_id] * tokens
 
 
 def size_of(shape: MediaShape) -> tuple[int, int]:

@@ -58,7 +58,7 @@ class ImageFamily:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, f"{self.variant} has no {shape.kind} input")
         try:
             expansion = self.expand_image(*size_of(shape))
-        except (ValueError, ZeroDivisionError) as error:
+        except (ValueError, ArithmeticError) as error:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, str(error)) from None
         if not expansion.vision_tokens:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, f"an image of {shape.height}x{shape.width} resizes to nothing")

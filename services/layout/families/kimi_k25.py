@@ -5,14 +5,13 @@ Videos are not laid out: vLLM 0.32 leaves their placeholder as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from services.layout.families.family import Expansion
+from services.layout.families.family import Expansion, run
 from services.layout.families.image_only import ImageFamily
-from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same
+from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same, section
 
 BEGIN, CONTENT, PAD, END = "<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>"
 _FILE = "preprocessor_config.json"
@@ -50,13 +49,12 @@ class KimiK25(ImageFamily):
     def expand_image(self, height: int, width: int) -> Expansion:
         """One token for each merged patch."""
         tokens = self.limits.tokens(height, width)
-        return Expansion([self.image_token] * tokens, tokens)
+        return Expansion(run(self.image_token, tokens), tokens)
 
 
 def build(model_type: str, checkpoint: Checkpoint) -> KimiK25:
     """The layout of a checkpoint. Raises UnusableFamily."""
-    section = checkpoint.folder.image_processor.get("media_proc_cfg")
-    config: Mapping[str, Any] = section if isinstance(section, dict) else {}
+    config = section(checkpoint.folder.image_processor, "media_proc_cfg")
     if config.get("fixed_output_tokens") is not None:
         raise UnusableFamily(f"{_FILE} fixes the tokens of an image: that layout is not known")
     limits = PatchLimits(

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.layout.families.family import Expansion
+from services.layout.families.family import Expansion, run
 from services.layout.families.image_only import ImageFamily
-from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same
+from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same, section
 
 Tiles = tuple[int, int]
 """Rows and columns."""
+
+MOST_TILES = 256
+"""A checkpoint that asks for more is not looked at: there are too many arrangements."""
 
 
 def canvases(most: int) -> tuple[Tiles, ...]:
@@ -65,7 +68,7 @@ class Llama4(ImageFamily):
     def expand_image(self, height: int, width: int) -> Expansion:
         """Tiles row by row with their separators, then ``<|image|>`` and the whole image as one tile."""
         rows, columns = self.canvas.best(height, width)
-        tile = [self.ids.patch] * self.per_tile
+        tile = run(self.ids.patch, self.per_tile)
         token_ids = [self.ids.start]
         if rows * columns > 1:
             for _ in range(rows):
@@ -81,30 +84,26 @@ def build(model_type: str, checkpoint: Checkpoint) -> Llama4:
     tile = count(checkpoint.vision, "image_size", "config.json")
     patch = count(checkpoint.vision, "patch_size", "config.json")
     ratio = checkpoint.vision.get("pixel_shuffle_ratio")
-    if not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+    if not isinstance(ratio, float) or not 0 < ratio <= 1:
         raise UnusableFamily(f"config.json has no usable pixel_shuffle_ratio: found {ratio!r}")
-    size = images.get("size") or {}
+    size = section(images, "size")
     for side in ("height", "width"):
         same("the tile's size", ("config.json", tile), ("preprocessor_config.json", size.get(side)))
     same("patch_size", ("config.json", patch), ("processor_config.json", processor.get("patch_size")))
     shuffled = processor.get("pixel_shuffle_ratio")
     same("pixel_shuffle_ratio", ("config.json", ratio), ("processor_config.json", shuffled))
-    text = processor.get("fake_image_token") or "<|image|>"
+    text = checkpoint.token_text("fake_image_token", "<|image|>")
     ids = Llama4Ids(
-        start=checkpoint.agreed("boi_token_index", _token(checkpoint, "start_of_image_token", "<|image_start|>")),
-        end=checkpoint.agreed("eoi_token_index", _token(checkpoint, "end_of_image_token", "<|image_end|>")),
-        column=checkpoint.special(_token(checkpoint, "tile_x_separator_token", "<|tile_x_separator|>")),
-        row=checkpoint.special(_token(checkpoint, "tile_y_separator_token", "<|tile_y_separator|>")),
-        patch=checkpoint.agreed("image_token_index", _token(checkpoint, "patch_token", "<|patch|>")),
+        start=checkpoint.agreed("boi_token_index", checkpoint.token_text("start_of_image_token", "<|image_start|>")),
+        end=checkpoint.agreed("eoi_token_index", checkpoint.token_text("end_of_image_token", "<|image_end|>")),
+        column=checkpoint.special(checkpoint.token_text("tile_x_separator_token", "<|tile_x_separator|>")),
+        row=checkpoint.special(checkpoint.token_text("tile_y_separator_token", "<|tile_y_separator|>")),
+        patch=checkpoint.agreed("image_token_index", checkpoint.token_text("patch_token", "<|patch|>")),
     )
     canvas = Canvases(
-        count(images, "max_patches", "preprocessor_config.json"),
+        count(images, "max_patches", "preprocessor_config.json", most=MOST_TILES),
         tile,
         to_max_canvas=bool(images.get("resize_to_max_canvas")),
     )
     per_tile = (tile // patch) ** 2 // round(1 / ratio**2)
     return Llama4(model_type, checkpoint.special(text), text, ids, canvas, per_tile)
-
-
-def _token(checkpoint: Checkpoint, name: str, usual: str) -> str:
-    return str(checkpoint.folder.processor.get(name) or usual)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.layout.families.family import Expansion
+from services.layout.families.family import Expansion, run
 from services.layout.families.image_only import ImageFamily
 from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same
 
@@ -26,7 +26,7 @@ class Llava(ImageFamily):
 
     def expand_image(self, height: int, width: int) -> Expansion:
         """``<image>`` times the tower's features, whatever the size."""
-        return Expansion([self.image_token] * self.tower.features, self.tower.features)
+        return Expansion(run(self.image_token, self.tower.features), self.tower.features)
 
 
 def read_tower(checkpoint: Checkpoint) -> ClipTower:
@@ -43,7 +43,7 @@ def read_tower(checkpoint: Checkpoint) -> ClipTower:
     strategy = checkpoint.config.get("vision_feature_select_strategy")
     if strategy not in ("default", "full"):
         raise UnusableFamily(f"config.json says vision_feature_select_strategy is {strategy!r}, not default or full")
-    crop = checkpoint.folder.image_processor.get("crop_size") or {}
+    crop = checkpoint.folder.image_processor.get("crop_size")
     sides = crop if isinstance(crop, dict) else {"height": crop, "width": crop}
     selected = processor.get("vision_feature_select_strategy")
     same("vision_feature_select_strategy", ("config.json", strategy), ("processor_config.json", selected))
@@ -56,7 +56,7 @@ def read_tower(checkpoint: Checkpoint) -> ClipTower:
 
 def image_token(checkpoint: Checkpoint) -> tuple[int, str]:
     """Id and text of the image placeholder. Raises UnusableFamily unless config and tokenizer agree."""
-    text = checkpoint.folder.processor.get("image_token") or "<image>"
+    text = checkpoint.token_text("image_token", "<image>")
     field = "image_token_index" if "image_token_index" in checkpoint.config else "image_token_id"
     return checkpoint.agreed(field, text), text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.layout.families.family import Expansion
+from services.layout.families.family import Expansion, run
 from services.layout.families.image_only import ImageFamily
 from services.layout.families.llava import ClipTower, image_token, read_tower
 from services.layout.families.parameters import Checkpoint, UnusableFamily, same
@@ -53,7 +53,7 @@ class LlavaNext(ImageFamily):
         size = self.tower.image_size
         rows, columns = unpadded(height, width, self.tower.grid * (tall // size), self.tower.grid * (wide // size))
         tokens = rows * columns + rows + self.tower.features
-        return Expansion([self.image_token] * tokens, tokens)
+        return Expansion(run(self.image_token, tokens), tokens)
 
 
 def build(model_type: str, checkpoint: Checkpoint) -> LlavaNext:

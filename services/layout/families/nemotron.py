@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
-from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, clip_of, size_of
+from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, clip_of, run, size_of
 from services.layout.families.nemotron_images import PATCHES_PER_TOKEN, ImageBudget
 from services.layout.families.nemotron_videos import frame_grid, frame_seconds, separators
 from services.layout.families.pruning import spread
@@ -114,7 +114,7 @@ class Nemotron:
                 return Expansion(self._framed(tokens), tokens)
             if shape.kind is MediaKind.VIDEO:
                 return self._expand_video(shape, encode)
-        except (ValueError, ZeroDivisionError) as error:
+        except (ValueError, ArithmeticError) as error:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, str(error)) from None
         raise NotExact(Reason.UNSUPPORTED_MEDIA, f"{self.family} has no {shape.kind} input")
 
@@ -177,7 +177,7 @@ class Nemotron:
         assert self.budget is not None
         try:
             tall, wide = self.budget.alone(*size_of(image), max_model_len)
-        except (NotExact, ValueError, ZeroDivisionError):
+        except (NotExact, ValueError, ArithmeticError):
             return 2 * self.budget.most
         return tall * wide
 
@@ -202,7 +202,7 @@ class Nemotron:
         return Expansion(token_ids, sum(counts))
 
     def _framed(self, tokens: int) -> list[int]:
-        return [self.ids.start, *[self.ids.image] * tokens, self.ids.end]
+        return [self.ids.start, *run(self.ids.image, tokens), self.ids.end]
 
 
 def _length(variant: str, parts: list[str]) -> int | None:

@@ -6,7 +6,7 @@ from math import ceil
 
 from services.layout.families.nemotron import Frames, Nemotron, NemotronIds
 from services.layout.families.nemotron_images import ImageBudget
-from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same
+from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same, section
 
 FAMILIES = {
     "NemotronH_Nano_Omni_Reasoning_V3": "nemotron_nano_omni",
@@ -62,19 +62,19 @@ def _frames(checkpoint: Checkpoint, patch: int) -> Frames:
 
 
 def _budget(checkpoint: Checkpoint, patch: int) -> ImageBudget | None:
-    arguments = checkpoint.vision.get("args") or {}
+    arguments = section(checkpoint.vision, "args")
     if "min_num_patches" not in arguments:
         return None
-    section = "config.json (vision_config.args)"
-    fewest, most = count(arguments, "min_num_patches", section), count(arguments, "max_num_patches", section)
+    file = f"{_FILE} (vision_config.args)"
+    fewest, most = count(arguments, "min_num_patches", file), count(arguments, "max_num_patches", file)
     return ImageBudget(patch, fewest, most)
 
 
 def _own_length(checkpoint: Checkpoint) -> int | None:
     """What an engine takes that is not told otherwise: the model's own length."""
-    sections = [checkpoint.config.get(name) for name in ("llm_config", "text_config")]
-    for section in (checkpoint.config, *sections):
-        length = section.get("max_position_embeddings") if isinstance(section, dict) else None
-        if isinstance(length, int):
+    config = checkpoint.config
+    for part in (config, section(config, "llm_config"), section(config, "text_config")):
+        length = part.get("max_position_embeddings")
+        if isinstance(length, int) and length > 0:
             return length
     return None

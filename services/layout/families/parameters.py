@@ -31,8 +31,14 @@ class Checkpoint:
     @property
     def vision(self) -> Mapping[str, Any]:
         """The vision section of config.json."""
-        section = self.folder.config.get("vision_config")
-        return section if isinstance(section, dict) else {}
+        return section(self.folder.config, "vision_config")
+
+    def token_text(self, field: str, usual: str) -> str:
+        """How processor_config.json spells a special token; ``usual`` where it does not say."""
+        value = self.folder.processor.get(field)
+        if isinstance(value, dict):
+            value = value.get("content")
+        return value if isinstance(value, str) and value else usual
 
     def special(self, token: str) -> int:
         """Id of a token. Raises UnusableFamily when the tokenizer does not know it."""
@@ -51,10 +57,20 @@ class Checkpoint:
         return actual
 
 
-def count(section: Mapping[str, Any], name: str, file: str) -> int:
-    """A positive whole number of a config. Raises UnusableFamily for anything else."""
-    value = section.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a config; empty where there is none."""
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+MOST = 1 << 31
+"""No pixels, patches or tokens of a config are more."""
+
+
+def count(config: Mapping[str, Any], name: str, file: str, *, most: int = MOST) -> int:
+    """A positive whole number of a config, up to ``most``. Raises UnusableFamily for anything else."""
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
         raise UnusableFamily(f"{file} has no usable {name}: found {value!r}")
     return value
 

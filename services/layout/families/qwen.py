@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
-from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, size_of
-from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same
+from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, run, size_of
+from services.layout.families.parameters import Checkpoint, UnusableFamily, count, same, section
 from services.layout.families.resize import smart_resize
 from services.layout.families.variants import UnknownVariant
 from services.layout.shapes import MediaShape
@@ -115,7 +115,7 @@ class QwenVision:
                 return self._expand_image(shape)
             if shape.kind is MediaKind.VIDEO:
                 return self.expand_video(shape, encode)
-        except (ValueError, ZeroDivisionError) as error:
+        except (ValueError, ArithmeticError) as error:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, str(error)) from None
         raise NotExact(Reason.UNSUPPORTED_MEDIA, f"{self.variant} has no {shape.kind} input")
 
@@ -149,7 +149,7 @@ class QwenVision:
         tokens = self.image_tokens(height, width)
         if tokens == 0:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, f"an image of {height}x{width} resizes to nothing")
-        return Expansion([self.ids.image_pad] * tokens, tokens)
+        return Expansion(run(self.ids.image_pad, tokens), tokens)
 
 
 def read_ids(checkpoint: Checkpoint) -> QwenIds:
@@ -172,21 +172,21 @@ def read_bounds(checkpoint: Checkpoint) -> tuple[PixelBounds, PixelBounds]:
     return image, _bounds(checkpoint, videos or images, "video_preprocessor_config.json")
 
 
-def _bounds(checkpoint: Checkpoint, section: Mapping[str, Any], file: str) -> PixelBounds:
-    size = section.get("size") or {}
+def _bounds(checkpoint: Checkpoint, config: Mapping[str, Any], file: str) -> PixelBounds:
+    size = section(config, "size")
     areas = {
-        "min_pixels": _first(section.get("min_pixels"), size.get("shortest_edge")),
-        "max_pixels": _first(section.get("max_pixels"), size.get("longest_edge")),
+        "min_pixels": _first(config.get("min_pixels"), size.get("shortest_edge")),
+        "max_pixels": _first(config.get("max_pixels"), size.get("longest_edge")),
     }
     file = f"{file} (or processor_config.json)"
     bounds = PixelBounds(
         min_pixels=count(areas, "min_pixels", file),
         max_pixels=count(areas, "max_pixels", file),
-        patch=count(section, "patch_size", file),
-        merge=count(section, "merge_size", file),
-        temporal=count(section, "temporal_patch_size", file),
+        patch=count(config, "patch_size", file),
+        merge=count(config, "merge_size", file),
+        temporal=count(config, "temporal_patch_size", file),
     )
-    if section.get("do_resize") is False:
+    if config.get("do_resize") is False:
         raise UnusableFamily(f"{file} sets do_resize to false: expected the family's resize")
     vision = checkpoint.vision
     same("patch_size", ("config.json", vision.get("patch_size")), (file, bounds.patch))

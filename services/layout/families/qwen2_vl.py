@@ -8,7 +8,7 @@ from math import ceil
 from typing import Self
 
 from services.kv.reason import Reason
-from services.layout.families.family import Encode, Expansion, NotExact, size_of
+from services.layout.families.family import Encode, Expansion, NotExact, run, size_of
 from services.layout.families.parameters import Checkpoint, UnusableFamily
 from services.layout.families.pruning import kept_tokens
 from services.layout.families.qwen import PixelBounds, QwenVision, read_bounds, read_ids
@@ -63,7 +63,7 @@ class Qwen2VL(QwenVision):
         if per_pair == 0:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, f"a video of {height}x{width} resizes to nothing")
         tokens = kept_tokens(per_pair, grid_t, self.pruning) if self.pruning else per_pair * grid_t
-        return Expansion([self.ids.video_pad] * tokens, tokens)
+        return Expansion(run(self.ids.video_pad, tokens), tokens)
 
 
 def build(model_type: str, checkpoint: Checkpoint) -> Qwen2VL:

@@ -13,7 +13,7 @@ from typing import Self
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
-from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, clip_of, size_of
+from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, clip_of, run, size_of
 from services.layout.families.generations import CAPPED, GENERATIONS, Generation, resize_clip
 from services.layout.families.parameters import Checkpoint
 from services.layout.families.pruning import spread
@@ -90,7 +90,7 @@ class Qwen3VL(QwenVision):
         for seconds, tokens in zip(stamps, counts, strict=True):
             token_ids += encode(timestamp_text(seconds))
             token_ids.append(self.ids.vision_start)
-            token_ids += [self.ids.video_pad] * tokens
+            token_ids += run(self.ids.video_pad, tokens)
             token_ids.append(self.ids.vision_end)
         return Expansion(token_ids, sum(counts))
 

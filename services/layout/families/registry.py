@@ -138,6 +138,11 @@ def find_family(folder: ModelFolder, token_id: TokenId) -> Family | None:
     if entry is None or not isinstance(model_type, str):
         return None
     architectures = folder.config.get("architectures") or []
-    if any(entry.architectures.get(name) != model_type for name in architectures):
+    if not isinstance(architectures, list) or any(_class_of(entry, name) != model_type for name in architectures):
         return None
     return entry.build(model_type, Checkpoint(folder, token_id))
+
+
+def _class_of(entry: Entry, architecture: object) -> str | None:
+    """The model_type a model class stands for in a family."""
+    return entry.architectures.get(architecture) if isinstance(architecture, str) else None

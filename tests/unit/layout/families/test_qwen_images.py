@@ -62,6 +62,16 @@ def test_a_partial_override_is_completed_from_the_processor() -> None:
     assert family.overridden({"max_pixels": 9, "size": {"longest_edge": 8}}).image.max_pixels == 9
 
 
+@pytest.mark.parametrize(
+    ("bound", "reason"), [(10**15, Reason.TOO_LARGE), (10**400, Reason.UNSUPPORTED_MEDIA)], ids=["15", "400 digits"]
+)
+def test_absurd_bounds_take_no_memory(bound: int, reason: Reason) -> None:
+    for name in ("qwen2_vl", "qwen3_vl"):
+        family = family_of(name).overridden({"min_pixels": bound})
+        view = laid_out(name, "<|vision_start|><|image_pad|><|vision_end|>", [image(56, 56)], family)
+        assert (view.reason, len(view.token_ids)) == (reason, 3)
+
+
 @pytest.mark.parametrize("kwargs", [{"fps": 3}, {"min_pixels": "many"}, {"min_pixels": -1}, {"size": [1]}])
 def test_an_override_that_is_not_understood_is_not_guessed(kwargs: dict[str, Any]) -> None:
     with pytest.raises(NotExact) as caught:
