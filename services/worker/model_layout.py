@@ -28,10 +28,8 @@ class ModelLayout:
 
     @property
     def placeholders(self) -> frozenset[int]:
-        """Media placeholder token ids."""
-        family = self.card.family
-        found = (family.placeholder(kind) for kind in (MediaKind.IMAGE, MediaKind.VIDEO)) if family else ()
-        return frozenset(token for token in found if token is not None)
+        """Token ids that stand in media only."""
+        return frozenset() if self.card.family is None else self.card.family.media_tokens
 
     @property
     def lays_images(self) -> bool:

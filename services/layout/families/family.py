@@ -80,6 +80,11 @@ class Family(Protocol):
         """What an engine puts before the text when the template takes strings only."""
         ...
 
+    @property
+    def media_tokens(self) -> frozenset[int]:
+        """Ids that stand in the range of a medium and nowhere else: a block with one of them holds a medium."""
+        ...
+
     def markers(self, kind: MediaKind) -> Markers:
         """Tokens that are replaced together with the placeholder of this kind."""
         ...

@@ -48,6 +48,11 @@ class ImageFamily:
         """For images only."""
         return self.image_text if kind is MediaKind.IMAGE else None
 
+    @property
+    def media_tokens(self) -> frozenset[int]:
+        """The placeholder, of which there are as many as the image has tokens."""
+        return frozenset({self.image_token})
+
     def markers(self, kind: MediaKind) -> Markers:
         """None: only the placeholder is replaced."""
         return NO_MARKERS

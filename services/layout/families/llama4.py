@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -64,6 +64,11 @@ class Llama4(ImageFamily):
     ids: Llama4Ids
     canvas: Canvases
     per_tile: int
+
+    @property
+    def media_tokens(self) -> frozenset[int]:
+        """All of an image's tokens are special."""
+        return frozenset({self.image_token, *astuple(self.ids)})
 
     def expand_image(self, height: int, width: int) -> Expansion:
         """Tiles row by row with their separators, then ``<|image|>`` and the whole image as one tile."""

@@ -102,6 +102,11 @@ class Nemotron:
         """``<image>`` and ``<video>``."""
         return None if self.placeholder(kind) is None else f"<{kind}>"
 
+    @property
+    def media_tokens(self) -> frozenset[int]:
+        """``<image>`` and what stands around its runs, in videos too."""
+        return frozenset({self.ids.image, self.ids.start, self.ids.end})
+
     def markers(self, kind: MediaKind) -> Markers:
         """None: only the placeholder is replaced."""
         return NO_MARKERS

@@ -104,6 +104,11 @@ class QwenVision:
         pad = {MediaKind.IMAGE: IMAGE_PAD, MediaKind.VIDEO: VIDEO_PAD}.get(kind)
         return None if pad is None else f"{VISION_START}{pad}{VISION_END}"
 
+    @property
+    def media_tokens(self) -> frozenset[int]:
+        """The pads; markers stand around images too, where they are not of the range."""
+        return frozenset({self.ids.image_pad, self.ids.video_pad})
+
     def markers(self, kind: MediaKind) -> Markers:
         """None: the markers of the template stay."""
         return NO_MARKERS

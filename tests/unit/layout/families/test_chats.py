@@ -11,7 +11,7 @@ from schemas.media import MediaKind
 from services.kv.reason import Reason
 from services.layout.layouter import Layouter
 from services.layout.shapes import MediaShape
-from tests.unit.layout.families.reading import FOLDERS, clip, image
+from tests.unit.layout.families.reading import FOLDERS, clip, image, spans
 from tests.unit.layout.golden import card, golden, layouter
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
@@ -38,6 +38,21 @@ def test_two_images_with_text_between(name: str) -> None:
     for span, size in zip(view.spans, ((100, 300), (640, 480)), strict=True):
         expected = family.expand(image(*size), model.encode)
         assert view.token_ids[span.offset : span.offset + span.length] == expected.token_ids
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_tokens_that_stand_in_media_only(name: str) -> None:
+    model = layouter(FOLDERS[name])
+    family = model.card.family
+    assert family is not None
+    for media, body in (([image(900, 700)], chat(IMAGE, "x")), ([clip(64, 96, [0, 5], 5.0)], chat(VIDEO, "x"))):
+        if family.placeholder(media[0].kind) is None:
+            continue
+        view = model.view(body, media)
+        ((start, length),) = spans(view)
+        outside = view.token_ids[:start] + view.token_ids[start + length :]
+        assert not family.media_tokens & set(outside)
+        assert family.media_tokens & set(view.token_ids[start : start + length])
 
 
 @pytest.mark.parametrize("name", [name for name in FOLDERS if name not in NO_VIDEO])
