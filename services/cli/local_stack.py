@@ -135,7 +135,7 @@ class LocalStack:
         if not plan.engines:
             return
         if plan.model is None:
-            raise ConfigError("simulated engines need a model folder: give --model FOLDER (config.json, tokenizer.json)")
+            raise ConfigError("simulated engines need a model folder (config.json, tokenizer.json): give --model")
         self._say(f"engines: {plan.engines} simulated, {plan.model.name}")
         for number in range(1, plan.engines + 1):
             engine = SimEngine(
