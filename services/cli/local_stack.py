@@ -27,7 +27,7 @@ from services.runtime.service import Service
 from services.runtime.settings import Settings
 from services.worker import app as worker
 
-STAGES = {
+STAGES: dict[str, Callable[[Settings, Service], object]] = {
     "audit": audit.build,
     "router": router.build,
     "layout": layout.build,
