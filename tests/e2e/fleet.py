@@ -77,6 +77,17 @@ class Fleet:
         self._processes.pop(name).send_signal(signal.SIGKILL)
         self._health.pop(name, None)
 
+    async def end(self, name: str) -> None:
+        """SIGTERM, as a deployment that replaces it; returns when it is gone."""
+        process = self._processes.pop(name)
+        self._health.pop(name, None)
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 60)
+
+    def names(self) -> list[str]:
+        """The running stages and agents, those that have metrics."""
+        return list(self._health)
+
     def running(self, name: str) -> bool:
         """Whether the process is alive."""
         return name in self._processes and self._processes[name].returncode is None
