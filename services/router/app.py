@@ -117,7 +117,11 @@ class Router:
             await self._routing.resume(expanded, standing.decision)
 
     def _lost(self, decision: Decision) -> None:
-        self._service.spawn(self._routing.cancel_lost(decision), name="cancel lost")
+        self._service.spawn(self._give_way(decision), name="give way")
+
+    async def _give_way(self, decision: Decision) -> None:
+        await self._routing.cancel_lost(decision)
+        self._rerouting.resend(decision.key)
 
     async def _begin(self) -> None:
         self.state.fleet.begin(self._service.clock.monotonic())

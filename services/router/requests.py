@@ -106,19 +106,33 @@ class Requests:
         return Verdict.FIRST
 
     def fact(self, fact: Lifecycle, now_ms: int) -> None:
-        """Take a lifecycle fact. One read before its decision waits for it."""
+        """Take a lifecycle fact. One read before its decision waits for it; a loser's says nothing.
+
+        While a decision of ours is unconfirmed, a fact of another worker may be that of the one that was first.
+        """
         key = fact.key
-        if fact.event in (LifecycleEvent.FINISHED, LifecycleEvent.CANCELLED) or fact.attempt == 0:
+        if fact.attempt == 0:
             if fact.event is not LifecycleEvent.ACCEPTED:
                 self.settle(key, now_ms)
             return
-        if key in self._settled:
+        if key in self._settled or self.is_a_losers(fact):
             return
         state = self._open.get(key)
-        if state is None or fact.attempt not in state.attempts:
+        standing = state.attempts.get(fact.attempt) if state is not None else None
+        elsewhere = standing is not None and _is_elsewhere(fact, standing)
+        if fact.event in (LifecycleEvent.FINISHED, LifecycleEvent.CANCELLED) and not elsewhere:
+            if state is None or fact.attempt >= state.last:
+                self.settle(key, now_ms)
+        elif state is None or standing is None or elsewhere:
             self._early.setdefault(key, []).append(fact)
         else:
             self._note(state, fact, now_ms)
+
+    def is_a_losers(self, fact: Lifecycle) -> bool:
+        """Whether a worker states it whose decision lost: the attempt is another worker's, and that is certain."""
+        state = self._open.get(fact.key)
+        standing = state.attempts.get(fact.attempt) if state is not None else None
+        return standing is not None and standing.confirmed and _is_elsewhere(fact, standing)
 
     def settle(self, key: str, now_ms: int) -> None:
         """The request is over, whatever its attempts still say."""
@@ -181,6 +195,13 @@ class Requests:
 def may_be_routed_again(fact: Lifecycle) -> bool:
     """Whether another worker may still answer: nothing was, and the failure was the worker's."""
     return fact.event in (LifecycleEvent.FAILED, LifecycleEvent.REFUSED) and fact.retryable and fact.before_output
+
+
+def _is_elsewhere(fact: Lifecycle, standing: Standing) -> bool:
+    """Whether the fact is about another slot, or another life of it, than the decision we know of."""
+    if fact.worker_id is None or fact.epoch is None:
+        return False
+    return standing.life != SlotEpoch(fact.worker_id, fact.dp_rank, fact.epoch)
 
 
 def _without_bulk(decision: Decision) -> Decision:

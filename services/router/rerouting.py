@@ -27,15 +27,30 @@ class Rerouting:
         self._locks = locks
         self._at_work: set[str] = set()
         self._unsent: set[str] = set()
+        self._looked_meanwhile: set[str] = set()
         self.owned: set[int] = set()
         """Partitions of ``expanded`` that are this replica's, past their gate."""
 
     def look(self, key: str) -> None:
         """Something happened to a request: start what has to be done, if anything and if it is ours."""
         state = self._state.requests.get(key)
-        if state is None or key in self._at_work or state.expanded.partition not in self.owned:
+        if state is None or state.expanded.partition not in self.owned:
+            return
+        if key in self._at_work:
+            # It may be the next attempt's own end, come back before we were done with sending it.
+            self._looked_meanwhile.add(key)
             return
         if self._next(state).step is not Step.WAIT:
+            self._start(key)
+
+    def resend(self, key: str) -> None:
+        """Our decision lost. Whoever made the one that counts may have died before its work was sent: send it."""
+        state = self._state.requests.get(key)
+        if state is None or state.expanded.partition not in self.owned:
+            return
+        if key in self._at_work:
+            self._unsent.add(key)
+        else:
             self._start(key)
 
     def pending(self, state: RequestState) -> bool:
@@ -94,6 +109,9 @@ class Rerouting:
             self._service.log.warning("attempt waits for the broker", key=key, error=str(error))
         finally:
             self._at_work.discard(key)
+            if key in self._looked_meanwhile:
+                self._looked_meanwhile.discard(key)
+                self.look(key)
 
     async def _do(self, state: RequestState, next_: Next) -> None:
         standing, decision = state.standing, state.standing.decision
@@ -155,6 +173,8 @@ class Rerouting:
         """The expanded record, None when it is gone or no longer what it was."""
         record = await self._service.read_at(state.expanded)
         try:
-            return read(Expanded, record) if record is not None else None
+            expanded = read(Expanded, record) if record is not None else None
         except BadRecord:
             return None
+        # A topic that was made anew has other requests at the old positions.
+        return expanded if expanded is not None and expanded.key == state.key else None

@@ -42,7 +42,9 @@ class RouterState:
         return verdict
 
     def fact(self, fact: Lifecycle, now_ms: int) -> None:
-        """Take a lifecycle fact. Seeing it twice changes nothing."""
+        """Take a lifecycle fact. Seeing it twice changes nothing, nor does one of a worker whose decision lost."""
+        if self.requests.is_a_losers(fact):
+            return
         attempt = Attempt(fact.key, fact.attempt)
         if fact.attempt > 0:
             if fact.event is LifecycleEvent.FIRST_TOKEN:

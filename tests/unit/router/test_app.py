@@ -380,6 +380,32 @@ async def test_a_decision_that_lost_before_its_ack_sends_no_work() -> None:
     assert stage.all_work() == []
 
 
+async def test_who_loses_sends_the_work_of_the_decision_that_was_first() -> None:
+    """Its maker may have died between decision and work, and the record is committed by us."""
+    stage = start(loopback=False)
+    await stage.harness.assign(EXPANDED, {0})
+    await stage.meet("w1", "w2")
+    await stage.hold("w1", blocks=8)
+    theirs = make.decision(make.expanded(reply_to=REPLY), make.slot("w2"), router="router-0")
+    record = await stage.ask_without_owner()
+    theirs = theirs.model_copy(update={"expanded": record.position})
+    first = stage.harness.sender.record(DECISIONS.name, theirs.to_bytes(), b"/r1", None)
+    await stage.router.handle(record)
+    assert stage.all_work() == [("w1", 1)]
+    stage.decisions_projection().take(first)
+    stage.harness.deliver()
+    await stage.settle()
+    assert stage.all_work() == [("w1", 1), ("w2", 1)]
+
+
+async def test_a_losers_end_does_not_free_the_load_of_the_worker_that_has_the_request(stage: Stage) -> None:
+    await stage.meet("w1", "w2")
+    await stage.harness.push(DECISIONS, make.decision(make.expanded(), make.slot("w1"), router="router-0"))
+    await stage.tell(Event.FAILED, worker_id="w2", epoch=1, retryable=True)
+    assert stage.router.state.ledger.load(make.slot("w1").life).requests == 1
+    assert stage.decisions() == []
+
+
 # Again
 
 
@@ -529,6 +555,33 @@ async def test_a_record_that_is_gone_ends_the_request(stage: Stage) -> None:
     del stage.harness.stored[record.topic, record.partition, record.offset]
     await stage.tell(Event.FAILED, retryable=True)
     assert (stage.answers()[0].error.status, stage.answers()[0].error.code) == (502, "record_gone")
+
+
+async def test_another_requests_record_at_the_old_position_is_not_taken_for_it(stage: Stage) -> None:
+    await stage.meet("w1", "w2")
+    record = await stage.ask()
+    other = make.expanded("r2").to_bytes()
+    anew = Record(record.topic, record.partition, record.offset, NOW_MS, b"/r2", other)
+    stage.harness.stored[record.topic, record.partition, record.offset] = anew
+    await stage.tell(Event.FAILED, retryable=True)
+    assert stage.answers()[0].error.code == "record_gone"
+    assert len(stage.all_work()) == 1
+
+
+async def test_an_attempt_that_fails_before_its_sender_is_done_is_tried_again(stage: Stage) -> None:
+    await stage.meet("w1", "w2", "w3")
+    await stage.ask()
+    failed = {"retryable": True, "code": "engine_503"}
+
+    def fail_at_once(record: Record) -> None:
+        if record.topic.startswith("kvroute.work.") and len(stage.all_work()) == 2:
+            fact = make.fact(Event.FAILED, attempt=2, **failed)
+            stage.router._following.lifecycle(Record(LIFECYCLE.name, 0, 99, NOW_MS, b"/r1", fact.to_bytes()))
+
+    stage.harness.sender.on_sent = fail_at_once
+    await stage.tell(Event.FAILED, **failed)
+    await stage.settle()
+    assert [attempt for _, attempt in stage.all_work()] == [1, 2, 3]
 
 
 async def test_nothing_is_tried_after_the_deadline(stage: Stage) -> None:

@@ -74,6 +74,31 @@ def test_an_end_read_before_its_decision_holds(requests: Requests) -> None:
     assert requests.get(KEY) is None
 
 
+def test_what_a_worker_says_whose_decision_lost_is_not_about_the_request(requests: Requests) -> None:
+    requests.decided(ON_W1, confirmed=True)
+    for event in (Event.FIRST_TOKEN, Event.FAILED, Event.FINISHED):
+        requests.fact(fact(event, worker_id="w2", epoch=1, **LOST_WORKER), NOW_MS)
+    assert step(requests).step is Step.WAIT
+    assert not requests.get(KEY).standing.started
+
+
+def test_a_workers_failure_read_before_its_decision_turned_out_to_be_first_holds(requests: Requests) -> None:
+    requests.decided(ON_W1, confirmed=False)
+    requests.fact(fact(Event.FAILED, worker_id="w2", epoch=1, **LOST_WORKER), NOW_MS)
+    assert step(requests).step is Step.WAIT
+    requests.decided(ON_W2, confirmed=True)
+    assert step(requests).step is Step.ROUTE_AGAIN
+
+
+def test_the_late_end_of_an_attempt_that_was_given_up_does_not_end_the_next(requests: Requests) -> None:
+    requests.decided(ON_W1, confirmed=True)
+    requests.decided(SECOND, confirmed=True)
+    requests.fact(fact(Event.FINISHED, worker_id="w1", epoch=1), NOW_MS)
+    assert requests.get(KEY) is not None
+    requests.fact(fact(Event.FINISHED, attempt=2, worker_id="w2", epoch=1), NOW_MS)
+    assert requests.settled(KEY)
+
+
 def test_a_first_token_read_before_its_decision_holds(requests: Requests) -> None:
     requests.fact(fact(Event.FIRST_TOKEN), NOW_MS)
     requests.decided(ON_W1, confirmed=True)
