@@ -1,7 +1,7 @@
 """Which of the pieces that come back are the answer. Pure.
 
 A request may have several attempts, and an attempt may by accident run on two workers. The answer binds to the source
-(attempt, worker, epoch) whose piece is forwarded first. Before that a higher attempt takes over; after that it ends
+(attempt, worker, epoch, rank) whose piece is forwarded first. Before that a higher attempt takes over; after that it ends
 the answer with an error, because output of two attempts must not be mixed. Duplicates are dropped, pieces that come
 early wait for those before them.
 """
@@ -25,11 +25,12 @@ class Source:
     attempt: int
     worker_id: str | None
     epoch: int | None
+    dp_rank: int = 0
 
     @classmethod
     def of(cls, piece: Response) -> Source:
         """The source of a piece."""
-        return cls(piece.attempt, piece.worker_id, piece.epoch)
+        return cls(piece.attempt, piece.worker_id, piece.epoch, piece.dp_rank)
 
 
 @dataclass(frozen=True, slots=True)

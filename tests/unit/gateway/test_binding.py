@@ -32,6 +32,14 @@ def play(pieces: list[Response]) -> tuple[str, Binding]:
 
 
 WHOLE = text(list(answer(6)))
+
+
+def test_two_ranks_of_one_worker_are_two_sources() -> None:
+    mine, others = answer(3), [each.model_copy(update={"dp_rank": 1, "chunk": "other "}) for each in answer(3)]
+    out, binding = play([mine[0], others[0], others[1], mine[1], others[2], mine[2]])
+    assert (out, binding.done) == (text(list(mine)), True)
+
+
 CANCELLED = ResponseError(status=499, type="cancelled", message="cancelled", code="cancelled")
 
 
