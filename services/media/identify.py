@@ -67,7 +67,7 @@ class Identifier:
     async def identify(self, found: Found, mode: Mode, tenant: str, *, over_limit: bool = False) -> Seen:
         """What can be said of one medium. ``over_limit``: the request has too many; only the fence looks at it."""
         if found.url is None:
-            return _named_only(found, tenant)
+            return Seen()
         if is_data_uri(found.url):
             seen = await self._inline(found, found.url, mode, tenant)
         else:
@@ -171,17 +171,6 @@ async def _parse(url: str, max_bytes: int) -> DataUri:
     if len(url) > _SMALL:
         return await run_in_thread(parse_data_uri, url, max_bytes)
     return parse_data_uri(url, max_bytes)
-
-
-def _named_only(found: Found, tenant: str) -> Seen:
-    if not found.uuid:
-        return Seen()
-    return Seen(
-        client_identity(tenant, found.uuid),
-        IdentitySource.CLIENT,
-        reason=Reason.CLIENT_UUID,
-        detail="named by its uuid alone: its size is unknown",
-    )
 
 
 def _validated(seen: Seen, validators: Validators) -> Seen:

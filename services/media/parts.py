@@ -142,10 +142,11 @@ def _url_of(part: dict[str, Any], kind: str, where: str) -> str | None:
 
 
 def _check_uuid(uuid: str | None, url: str | None, where: str, trusted: bool) -> None:
-    if url is None and not (uuid and trusted):
+    if url is None:
         if uuid is None:
             raise invalid(f"{where} has no URL, expected an http(s): or data: URL")
-        raise invalid(f"{where} names a uuid without data: this deployment takes no clients' uuids", "uuid")
+        # Its size is unknown, so is every token after it, and whichever worker is chosen need not have it.
+        raise invalid(f"{where} names a uuid without data, expected an http(s): or data: URL beside it", "uuid")
     if uuid == "" and not trusted:
         raise invalid(f"{where}.uuid is empty, expected none or a unique name", "uuid")
 

@@ -44,8 +44,6 @@ def item_of(found: Found, seen: Seen, scope: Scope) -> MediaItem:
     """The item as later stages get it: identity scoped, forwarded only when nothing speaks against exactness."""
     identity = None if seen.identity is None else scoped(seen.identity, scope.tenant, scope.salt, scope.key)
     reason, detail = (found.reason, found.detail) if found.reason is not None else (seen.reason, seen.detail)
-    # A uuid without data is all the engine gets: it must travel even though nothing is known of its size.
-    named_only = found.url is None and seen.source is IdentitySource.CLIENT
     host, path = _place(found.url)
     return MediaItem(
         kind=found.kind,
@@ -53,7 +51,7 @@ def item_of(found: Found, seen: Seen, scope: Scope) -> MediaItem:
         part=found.part,
         identity=identity,
         source=seen.source,
-        forward=identity is not None and (reason is None or named_only),
+        forward=identity is not None and reason is None,
         width=seen.size.width if seen.size else None,
         height=seen.size.height if seen.size else None,
         format=seen.size.format if seen.size else None,

@@ -252,11 +252,6 @@ class TestClientUuid:
         assert item.width == 30
         assert "uuid" not in (stage.resolved.body or "")
 
-    async def test_trusted_without_data_has_no_size_and_still_travels(self, make_stage: MakeStage) -> None:
-        stage = await make_stage(media_trust_uuid=True)
-        [item] = await stage.items(image_part(None, uuid="mine"))
-        assert seen(item) == (IdentitySource.CLIENT, True, Reason.CLIENT_UUID)
-
 
 class TestBytesOnly:
     """KVROUTE_MEDIA_FORWARD=bytes: the engine never fetches."""

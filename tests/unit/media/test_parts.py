@@ -110,7 +110,7 @@ class TestUuid:
         ("url", "uuid", "trusted", "allowed"),
         [
             (URL, None, False, True), (URL, "a", False, True), (URL, "a", True, True), (URL, "", True, True),
-            (URL, "", False, False), (None, "a", True, True), (None, "a", False, False), (None, "", True, False),
+            (URL, "", False, False), (None, "a", True, False), (None, "a", False, False), (None, "", True, False),
             (None, "", False, False), (None, None, True, False), ("", "a", False, False), (URL, 5, True, False),
         ],
     )  # fmt: skip
