@@ -19,6 +19,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from math import prod
 from struct import pack
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -63,6 +64,50 @@ def array_identity(shape: Sequence[int], data: bytes, *, dtype: int = UINT8, ext
     return digest.intdigest()
 
 
+class VideoDigest:
+    """The identity of a sampled clip, fed one RGB frame at a time so that no more than one has to be in memory."""
+
+    def __init__(
+        self,
+        frames: int,
+        height: int,
+        width: int,
+        *,
+        source_fps: float,
+        source_duration: float,
+        sampled_timestamps: Sequence[float],
+    ) -> None:
+        """``frames`` will follow, in order; times are in seconds. Raises ValueError for a number that is not finite."""
+        about = json.dumps(
+            {
+                "source_fps": float(source_fps),
+                "source_duration": float(source_duration),
+                "sampled_timestamps": [float(stamp) for stamp in sampled_timestamps],
+            },
+            separators=(",", ":"),
+            allow_nan=False,
+        ).encode()
+        self._shape = (frames, height, width, 3)
+        self._left = prod(self._shape)
+        self._digest = xxh3_64(length_prefixed(b"video"))
+        self._digest.update(pack("<5QB", 4, *self._shape, UINT8))
+        self._digest.update(length_prefixed(about))
+        self._digest.update(pack("<Q", self._left))
+
+    def add(self, data: bytes | memoryview) -> None:
+        """The next frame, or several: RGB bytes in C order."""
+        self._digest.update(data)
+        self._left -= len(data)
+
+    def identity(self) -> int:
+        """The identity. Raises ValueError when the frames given do not fill the clip."""
+        if self._left:
+            shape = "x".join(map(str, self._shape))
+            size = prod(self._shape)
+            raise ValueError(f"video data has {size - self._left} bytes, expected {size} for {shape}")
+        return self._digest.intdigest()
+
+
 def video_identity(
     frames: int,
     height: int,
@@ -77,24 +122,12 @@ def video_identity(
 
     Raises ValueError when the data does not fit the shape or a number is not finite.
     """
-    expected = frames * height * width * 3
-    if len(data) != expected:
-        raise ValueError(f"video data has {len(data)} bytes, expected {expected} for {frames}x{height}x{width}x3")
-    about = json.dumps(
-        {
-            "source_fps": float(source_fps),
-            "source_duration": float(source_duration),
-            "sampled_timestamps": [float(stamp) for stamp in sampled_timestamps],
-        },
-        separators=(",", ":"),
-        allow_nan=False,
-    ).encode()
-    digest = xxh3_64(length_prefixed(b"video"))
-    digest.update(pack("<5QB", 4, frames, height, width, 3, UINT8))
-    digest.update(length_prefixed(about))
-    digest.update(pack("<Q", len(data)))
-    digest.update(data)
-    return digest.intdigest()
+    digest = VideoDigest(
+        frames, height, width,
+        source_fps=source_fps, source_duration=source_duration, sampled_timestamps=sampled_timestamps,
+    )  # fmt: skip
+    digest.add(data)
+    return digest.identity()
 
 
 def client_identity(tenant: str, uuid: str) -> int:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from services.kv.checkpoint import CardError, resolve_snapshot
+
+__all__ = ["CardError", "ModelFolder", "read_folder"]
+
 MAX_FILE_BYTES = 4 << 20
 """Of a config or template file; tokenizers are larger and read elsewhere."""
-
-
-class CardError(ValueError):
-    """A model folder can't be used. The message names the file, what was found and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +60,6 @@ def read_folder(path: Path) -> ModelFolder:
         tool_template=_read_text(path / "additional_chat_templates" / "tool_use.jinja")
         or (None if file_template else named.get("tool_use")),
     )
-
-
-def resolve_snapshot(path: Path) -> Path:
-    """The folder itself, or the snapshot a Hugging Face cache folder (``models--org--name``) points to.
-
-    The snapshot is that of ``refs/main``, else the only one there is. Raises CardError otherwise.
-    """
-    if not path.is_dir():
-        raise CardError(f"{path} is no folder: expected a checkpoint folder")
-    snapshots = path / "snapshots"
-    if (path / "config.json").is_file() or not snapshots.is_dir():
-        return path
-    reference = path / "refs" / "main"
-    if reference.is_file():
-        named = snapshots / reference.read_text().strip()
-        if named.is_dir():
-            return named
-    found = sorted(entry for entry in snapshots.iterdir() if entry.is_dir())
-    if len(found) != 1:
-        raise CardError(f"{snapshots} holds {len(found)} snapshots and refs/main names none: name one of them instead")
-    return found[0]
 
 
 def _templates(value: Any) -> tuple[str | None, dict[str, str]]:

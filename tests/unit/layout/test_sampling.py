@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.layout.sampling import (
+from services.kv.sampling import (
     UNKNOWN_RATE,
     Loader,
     Sampled,

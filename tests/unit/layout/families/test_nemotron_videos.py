@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from services.kv.reason import Reason
+from services.kv.sampling import Loader, Sampling, Source, sample
 from services.layout.families.nemotron import Frames, Nemotron
 from services.layout.families.nemotron_videos import frame_seconds, separators
-from services.layout.sampling import Loader, Sampling, Source, sample
 from tests.unit.layout.families.reading import (
     ARTEFACTS,
     clip,

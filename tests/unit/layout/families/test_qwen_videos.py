@@ -13,10 +13,10 @@ import pytest
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
+from services.kv.sampling import Loader, Sampled, Sampling, Source, distinct, sample, taken
 from services.layout.families.qwen2_vl import Qwen2VL, video_grid
 from services.layout.families.qwen3_vl import Qwen3VL, timestamp_text, timestamps
 from services.layout.families.resize import AspectRatioError, smart_resize
-from services.layout.sampling import Loader, Sampled, Sampling, Source, distinct, sample, taken
 from services.layout.shapes import MediaShape
 from tests.unit.layout.families.reading import ARTEFACTS, clip, family_of, laid_out, ranges, spans, tokens_of
 from tests.unit.layout.golden import golden, unrolled

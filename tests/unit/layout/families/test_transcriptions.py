@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from services.kv.sampling import Loader, Sampling, qwen2_vl, qwen3_vl, uniform
 from services.layout.families.generations import GENERATIONS, resize_clip
 from services.layout.families.kimi_k25 import PatchLimits
 from services.layout.families.llama4 import Canvases
@@ -20,7 +21,6 @@ from services.layout.families.nemotron_images import ImageBudget
 from services.layout.families.nemotron_videos import frame_grid
 from services.layout.families.resize import smart_resize
 from services.layout.families.tiles import tiles_of
-from services.layout.sampling import Loader, Sampling, qwen2_vl, qwen3_vl, uniform
 
 PINPOINTS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 RATES = (1.0, 7.5, 12.5, 14.985, 23.976023976023978, 24.0, 25.0, 29.97002997002997, 30.0, 59.94, 60.0, 120.0)

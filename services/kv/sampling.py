@@ -6,7 +6,7 @@ error, so does the rule: such a video is not exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, floor
@@ -29,6 +29,19 @@ class Loader(StrEnum):
     QWEN3_VL = "qwen3_vl"
     QWEN2_VL = "qwen2_vl"
     OPENCV = "opencv"
+
+
+LOADERS: Mapping[str, Loader] = {
+    "qwen2_vl": Loader.QWEN2_VL,
+    "qwen2_5_vl": Loader.QWEN2_VL,
+    "qwen3_vl": Loader.QWEN3_VL,
+    "qwen3_vl_moe": Loader.QWEN3_VL,
+    "qwen3_5": Loader.QWEN3_VL,
+    "qwen3_5_moe": Loader.QWEN3_VL,
+    "NemotronH_Nano_Omni_Reasoning_V3": Loader.OPENCV,
+    "NemotronH_Nano_VL_V2": Loader.OPENCV,
+}
+"""The loader an engine takes for a model, by ``model_type`` of its config.json; others have no exact videos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,13 @@ class Sampling:
             fps=usual.fps if fps is None else fps,
             num_frames=usual.num_frames if num_frames is None else num_frames,
         )
+
+    @property
+    def name(self) -> str:
+        """What all who sample the same way call it: only what the loader looks at."""
+        if self.loader is Loader.OPENCV:
+            return f"{self.loader}/fps={self.fps:g}/num_frames={self.num_frames}"
+        return f"{self.loader}/fps={self.fps:g}"
 
 
 @dataclass(frozen=True, slots=True)
