@@ -39,7 +39,7 @@ def build(settings: Settings, service: Service, engine: AsyncEngine | None = Non
         (LIFECYCLE, store.take_fact),
         (DEAD_LETTERS, store.take_dead_letter),
     ):
-        service.consume(topic, handler, group=GROUP, concurrency=together)
+        service.consume(topic, handler, group=GROUP, concurrency=together, urgent=False)
     service.project(WORKERS, store.take_worker)
     service.ready_when("database", lambda: store.up)
     service.every(HEALTH_SECONDS, store.check, name="audit-database")

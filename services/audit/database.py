@@ -20,11 +20,13 @@ BUSY_TIMEOUT_MS = 10_000
 
 
 def database_url(settings: Settings) -> URL:
-    """The store's URL with an asynchronous driver.
+    """The store's URL with an asynchronous driver; by default the SQLite file ``audit.sqlite3`` under data_dir.
 
     Raises:
         ConfigError: no SQLAlchemy URL, or of a database kvroute does not know.
     """
+    if settings.database_url is None:
+        return URL.create(DRIVERS["sqlite"], database=str(settings.data_dir / "audit.sqlite3"))
     try:
         url = make_url(settings.database_url.get_secret_value())
     except ArgumentError:

@@ -186,7 +186,7 @@ async def demo(settings: Settings, plan: StackPlan, console: Console) -> tuple[l
         own = settings.model_copy(
             update={
                 "data_dir": Path(folder),
-                "database_url": type(settings.database_url)(f"sqlite+aiosqlite:///{folder}/audit.sqlite3"),
+                "database_url": None,
                 "gateway_port": free_port(),
                 "media_allow_private": True,
                 "log_level": "warning",

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from services.audit.database import database_url, describe
 from services.cli.local_stack import LocalStack, StackPlan
 from services.runtime.errors import ConfigError
 from services.runtime.settings import Settings
@@ -59,10 +60,11 @@ async def up(settings: Settings, plan: StackPlan, console: Console) -> None:
 
 def _say_where(stack: LocalStack, console: Console) -> None:
     settings = stack.settings
+    store = database_url(settings)
     rows: Mapping[str, Any] = {
         "gateway": f"{stack.gateway_url}/v1/chat/completions",
         "Kafka": settings.kafka_bootstrap,
-        "audit": settings.database_url.get_secret_value().partition("///")[2] or "PostgreSQL",
+        "audit": store.database if store.get_backend_name() == "sqlite" else describe(store),
         "models": ", ".join(settings.models) or "none",
         "commands": "in another terminal: "
         f"export KVROUTE_KAFKA_BOOTSTRAP={settings.kafka_bootstrap} KVROUTE_KAFKA_PROFILE={settings.kafka_profile}",

@@ -42,8 +42,8 @@ class Settings(BaseModel):
     kafka_home: Path | None = Field(default=None, description="Kafka folder: start that broker, not Tansu")
 
     # Database
-    database_url: SecretStr = Field(
-        default=SecretStr("sqlite+aiosqlite:///.kvroute/audit.sqlite3"), description="SQLAlchemy URL of the audit store"
+    database_url: SecretStr | None = Field(
+        default=None, description="SQLAlchemy URL of the audit store; default data_dir/audit.sqlite3"
     )
     database_ssl: Literal["disable", "prefer", "require", "verify-full"] = "prefer"
     database_ssl_ca: Path | None = None

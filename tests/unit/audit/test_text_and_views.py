@@ -72,6 +72,11 @@ def test_a_missing_certificate_authority_is_named(tmp_path):
         open_engine(wrong)
 
 
+def test_without_a_url_the_store_is_a_file_of_the_data_directory(tmp_path):
+    url = database_url(Settings(data_dir=tmp_path))
+    assert (url.get_backend_name(), url.database) == ("sqlite", f"{tmp_path}/audit.sqlite3")
+
+
 def test_the_folder_of_a_sqlite_file_is_made(tmp_path):
     open_engine(Settings(database_url=f"sqlite:///{tmp_path}/new/audit.sqlite3"))
     assert (tmp_path / "new").is_dir()
