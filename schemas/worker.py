@@ -25,7 +25,11 @@ class ModalityContract(Part):
     proven: bool = False
     variant: str = ""
     verbatim_identity: bool | None = Field(default=None, description="the uuid sent came back in KV events")
-    max_pixels: int | None = None
+    max_pixels: int | None = Field(
+        default=None, description="of the largest medium the probes covered; of a video, of all frames the model sees"
+    )
+    max_items: int | None = Field(default=None, description="media of this kind the engine takes in one prompt")
+    sampling: str = Field(default="", description="of videos: the rule by which the engine takes frames")
     detail: str | None = Field(default=None, max_length=1000)
 
 

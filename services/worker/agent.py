@@ -222,12 +222,13 @@ class Agent:
             contract = Contract(model=model, text=detail, image=detail, video=detail)
         else:
             subject = Subject(
-                model, layout.card.variant, life.facts.block_size, layout.lays_images, layout.pixel_bound
+                model, layout.card.variant, life.facts.block_size, layout.lays_images, layout.pixel_bound,
+                layout.videos(self._settings),
             )
             watch = Watch(life.slots) if any(slot.follows for slot in life.slots) else None
             identity = self._random.getrandbits(64)
             contract = await prove(self._engine, layout.layouter, subject, watch, identity)
-        for name in ("text", "image"):
+        for name in ("text", "image", "video"):
             found: ModalityContract = getattr(contract, name)
             say: Any = self._host.log.info if found.proven else self._host.log.warning
             say("layout proven" if found.proven else "layout not proven", worker=self.worker_id, model=model,

@@ -8,7 +8,10 @@ from pathlib import Path
 from schemas.media import MediaKind
 from services.layout.card import CardError, ModelCard
 from services.layout.layouter import Layouter
+from services.layout.shapes import MediaShape
 from services.runtime.settings import Settings
+from services.runtime.video_sampling import video_sampling
+from services.worker.probes import Videos, video_choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,16 @@ class ModelLayout:
         bounds = getattr(self.card.family, "image", None)
         bound = getattr(bounds, "max_pixels", None)
         return bound if isinstance(bound, int) else None
+
+    def videos(self, settings: Settings) -> Videos | None:
+        """How the model's videos are to be probed; None for a family without."""
+        family, card = self.card.family, self.card
+        sampling = video_sampling(settings, card.name, card.model_type)
+        variants = video_choices(family, settings.worker_video_pruning)
+        if family is None or sampling is None or not variants:
+            return None
+        two = (MediaShape(MediaKind.VIDEO), MediaShape(MediaKind.VIDEO))
+        return Videos(sampling, variants, several=not family.unprovable(two, side_by_side=False))
 
 
 def folder_of(settings: Settings, model: str) -> Path | None:

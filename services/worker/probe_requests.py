@@ -32,8 +32,13 @@ class Probe:
 
     @property
     def pixels(self) -> int:
-        """Pixels of the largest medium."""
-        return max((shape.height * shape.width for shape in self.shapes if shape.height and shape.width), default=0)
+        """Pixels of the largest medium; of a video, those of all frames the model sees."""
+        return max(map(_pixels, self.shapes), default=0)
+
+
+def _pixels(shape: MediaShape) -> int:
+    frames = 1 if shape.frame_indices is None else len(shape.frame_indices)
+    return frames * (shape.height or 0) * (shape.width or 0)
 
 
 def text_probes(model: str) -> list[Probe]:

@@ -21,8 +21,9 @@ from services.layout.shapes import MediaShape
 from services.layout.view import View, ViewSpan
 from services.worker import probes as probes_module
 from services.worker.engine import EngineError
+from services.worker.matching import first_difference
 from services.worker.probe_requests import above_bound, image_probes, png_uri, text_probes
-from services.worker.probes import Subject, first_difference, prove
+from services.worker.probes import Subject, prove
 
 MODELS = Path(__file__).parents[2] / "models"
 SUBJECT = Subject("m", "toy", block_size=4, pixel_bound=500_000)
@@ -36,7 +37,7 @@ class ToyLayout:
         self.shift = shift
         self.reason = reason
 
-    def view(self, body: dict[str, Any], media: Sequence[MediaShape] = ()) -> View:
+    def view(self, body: dict[str, Any], media: Sequence[MediaShape] = (), *, family: Any = None) -> View:
         tokens: list[int] = []
         spans: list[ViewSpan] = []
         left = list(media)
@@ -118,7 +119,7 @@ async def test_equal_in_all_probes_is_proven() -> None:
     assert (contract.text.proven, contract.text.variant, contract.text.detail) == (True, "toy", None)
     assert (contract.image.proven, contract.image.verbatim_identity, contract.image.max_pixels) == (True, True, None)
     assert not contract.video.proven
-    assert "not probed" in (contract.video.detail or "")
+    assert "has no videos" in (contract.video.detail or "")
 
 
 async def test_one_other_token_is_a_mismatch_and_both_lists_are_shown() -> None:
