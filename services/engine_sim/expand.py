@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -18,7 +18,6 @@ from services.engine_sim.loader import Loaded, MediaLoader
 from services.engine_sim.media_cache import Lru
 from services.engine_sim.request import MediaSpan
 from services.layout.families.family import Family, NotExact
-from services.layout.families.qwen import PixelBounds, QwenVision
 from services.layout.layouter import Layouter
 from services.layout.shapes import MediaShape
 from services.layout.templates import PromptError
@@ -92,7 +91,11 @@ class Expander:
             return Prompt(token_ids)
         family = self.layouter.card.family
         assert family is not None
-        return place(token_ids, items, with_processor_kwargs(family, processor), self.layouter)
+        try:
+            family = family.overridden(processor)
+        except NotExact as error:
+            raise bad_request(str(error), "mm_processor_kwargs") from None
+        return place(token_ids, items, family, self.layouter)
 
     def _request_kwargs(self, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         found = []
@@ -187,21 +190,3 @@ def _positions(token_ids: list[int], token: int | None) -> list[int]:
     for _ in range(0 if token is None else token_ids.count(token)):
         found.append(token_ids.index(token, found[-1] + 1 if found else 0))  # type: ignore[arg-type]
     return found
-
-
-def with_processor_kwargs(family: Family, kwargs: Mapping[str, Any]) -> Family:
-    """The family with a request's pixel bounds over the checkpoint's; other arguments change no layout here."""
-    if not kwargs or not isinstance(family, QwenVision):
-        return family
-    size = kwargs.get("size") if isinstance(kwargs.get("size"), dict) else {}
-    fewest = kwargs.get("min_pixels", (size or {}).get("shortest_edge"))
-    most = kwargs.get("max_pixels", (size or {}).get("longest_edge"))
-
-    def bounded(bounds: PixelBounds) -> PixelBounds:
-        return replace(
-            bounds,
-            min_pixels=fewest if isinstance(fewest, int) else bounds.min_pixels,
-            max_pixels=most if isinstance(most, int) else bounds.max_pixels,
-        )
-
-    return replace(family, image=bounded(family.image), video=bounded(family.video))

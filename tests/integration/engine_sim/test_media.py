@@ -185,6 +185,8 @@ async def test_a_requests_own_kwargs_need_trust(start: StartEngine) -> None:
     assert (refused.status, refused.body["error"]["param"]) == (400, "mm_processor_kwargs")
     taken = await ask(trusting, image(data_uri(png(560, 560))), **kwargs)
     assert taken.body["prompt_token_ids"].count(PAD) == 4
+    unknown = await ask(trusting, image(data_uri(png())), mm_processor_kwargs={"do_resize": False})
+    assert (unknown.status, unknown.body["error"]["param"]) == (400, "mm_processor_kwargs")
 
 
 async def test_frames_sampled_by_the_sender_are_taken_as_they_are(start: StartEngine) -> None:
