@@ -126,6 +126,11 @@ MEDIA_FETCHED_BYTES = counter("kvroute_media_fetched_bytes_total", "bytes of med
 MEDIA_SIZES_REMEMBERED = counter(
     "kvroute_media_sizes_total", "sizes of URLs that were asked for, by whether they were remembered", ("cache",)
 )
+MEDIA_IDENTITIES_REMEMBERED = counter(
+    "kvroute_media_identities_total",
+    "media that were asked for by content: taken from the cache as fresh, asked of their server again, or fetched",
+    ("cache",),
+)
 MEDIA_HELD_BYTES = gauge("kvroute_media_held_bytes", "bytes of media in memory, over all requests")
 
 # Layout

@@ -97,8 +97,25 @@ class Settings(BaseModel):
     media_memory_bytes: int = Field(default=512 << 20, ge=1 << 20, description="of all media held at once")
     media_size_cache: int = Field(default=10_000, ge=0, description="URLs whose image size is remembered")
     media_size_cache_seconds: float = Field(default=3600.0, ge=0)
+    media_identity_cache: int = Field(
+        default=10_000, ge=0, description="URLs whose decoded identity is remembered while their server confirms it"
+    )
+    media_identity_cache_seconds: float = Field(
+        default=3600.0, ge=0, description="at most; never beyond an eighth of the claims' time to live"
+    )
     media_decode_processes: int = Field(default=1, ge=0, description="0: decode in threads")
-    video_num_frames: int = Field(default=32, ge=1)
+    media_decode_videos: bool = Field(default=True, description="false: videos are routed by the text before them")
+    video_num_frames: int = Field(default=32, ge=1, description="frames taken of a video, by families that look at it")
+    video_num_frames_by_model: dict[str, int] = Field(
+        default_factory=dict, description="model=frames pairs: num_frames of the engine's --media-io-kwargs"
+    )
+    video_fps_by_model: dict[str, float] = Field(
+        default_factory=dict, description="model=frames a second pairs: fps of the engine's --media-io-kwargs"
+    )
+    video_max_pixels: int = Field(
+        default=4_000_000_000, ge=1024, description="of all frames of one video together, decoded"
+    )
+    video_decode_seconds: float = Field(default=30.0, gt=0, description="decoding of one video")
     blob_url: str | None = Field(default=None, description="claim check store; default data_dir/blobs; s3://bucket/prefix")
     blob_inline_bytes: int = Field(default=64 << 10, ge=0, description="media above are claim-checked")
     blob_body_bytes: int = Field(default=256 << 10, ge=1024, description="bodies above are claim-checked")
@@ -133,4 +150,7 @@ class Settings(BaseModel):
     worker_events: str | None = Field(default=None, description="ZMQ endpoint; default: asked from the engine")
     worker_replay: str | None = Field(default=None, description="ZMQ replay endpoint; default: asked from the engine")
     worker_model_dir: Path | None = Field(default=None, description="model folder for the probes; default: models")
+    worker_video_pruning: tuple[float, ...] = Field(
+        default=(), description="values of --video-pruning-rate the engine may run with; probing says which"
+    )
     worker_max_concurrency: int = Field(default=256, ge=1)
