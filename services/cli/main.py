@@ -37,6 +37,9 @@ COMMANDS = {
     "dlq": Entry("services.cli.dlq", "dlq", "Look at dead letters and send them again."),
     "worker": Entry("services.cli.worker", "worker", "List, drain and retire workers."),
     "sim": Entry("services.cli.sim", "sim", "Run a simulated engine."),
+    "conformance": Entry(
+        "services.cli.conformance", "conformance", "Check that a live engine does what kvroute relies on."
+    ),
     "config": Entry("services.cli.config", "config", "Show the settings in force and where each came from."),
     "version": Entry("services.cli.version", "version", "Show versions."),
 }

@@ -136,12 +136,22 @@ class Engine:
             raise EngineError(200, "/tokenize answered without tokens")
         return tokens
 
-    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def complete(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         """A whole chat completion, for probes. Raises EngineError."""
         answer: dict[str, Any] = orjson.loads(
-            await self._read("POST", "/v1/chat/completions", body, TOKENIZE_SECONDS)
+            await self._read("POST", "/v1/chat/completions", body, TOKENIZE_SECONDS, headers)
         )
         return answer
+
+    async def reset_prefix_cache(self) -> bool:
+        """Have the engine forget its cache; False when it offers no such thing. Raises EngineError."""
+        try:
+            await self._read("POST", "/reset_prefix_cache")
+        except EngineError as error:
+            if error.status in (404, 405, 501):
+                return False
+            raise
+        return True
 
     def chat(
         self, body: bytes, headers: Mapping[str, str]
@@ -161,10 +171,11 @@ class Engine:
         return found
 
     async def _read(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float = ASK_SECONDS
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float = ASK_SECONDS,
+        more_headers: Mapping[str, str] | None = None,
     ) -> bytes:
         data = None if body is None else orjson.dumps(body)
-        headers = {"content-type": "application/json"} if data is not None else None
+        headers = {**({} if data is None else {"content-type": "application/json"}), **(more_headers or {})}
         try:
             async with self._open.request(
                 method, self.url + path, data=data, headers=headers, timeout=_total(seconds)

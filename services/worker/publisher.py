@@ -83,10 +83,12 @@ class SlotPublisher:
             self._schedule.taken(self._clock.monotonic())
             held = {tier: resident.published(tier) for tier in TIERS}
             records: Iterable[KvEvents] = self._sequencer.snapshot(
-                held, unknown=translator.unknown, complete=self.complete
+                held, unknown=translator.unknown, complete=self.complete, hybrid=translator.hybrid
             )
         elif resident.pending:
-            records = self._sequencer.changes(resident.drain(), unknown=translator.unknown, complete=self.complete)
+            records = self._sequencer.changes(
+                resident.drain(), unknown=translator.unknown, complete=self.complete, hybrid=translator.hybrid
+            )
         else:
             return
         for record in records:

@@ -40,7 +40,9 @@ class Sequencer:
         self._count = dict.fromkeys(TIERS, 0)
         self._xor = dict.fromkeys(TIERS, 0)
 
-    def snapshot(self, held: Mapping[Tier, Iterable[int]], *, unknown: int, complete: bool) -> Iterator[KvEvents]:
+    def snapshot(
+        self, held: Mapping[Tier, Iterable[int]], *, unknown: int, complete: bool, hybrid: bool = False
+    ) -> Iterator[KvEvents]:
         """The whole set in consecutive records; ``resident`` stands on the last. The stream's first must be one.
 
         The set is read at the first step; until the last nothing else may be numbered.
@@ -63,9 +65,12 @@ class Sequencer:
                 resident=self._resident() if last else None,
                 unknown=unknown,
                 complete=complete,
+                hybrid=hybrid,
             )
 
-    def changes(self, log: Iterable[Change], *, unknown: int, complete: bool) -> list[KvEvents]:
+    def changes(
+        self, log: Iterable[Change], *, unknown: int, complete: bool, hybrid: bool = False
+    ) -> list[KvEvents]:
         """The changes in records of at most 4,096 addresses each. Raises ValueError before the first snapshot."""
         if not self.next_seq:
             raise ValueError(f"slot {self.slot.worker_id}/{self.slot.dp_rank}: seq 0 must be a snapshot")
@@ -74,7 +79,9 @@ class Sequencer:
             for change in portion:
                 self._count_in(change)
             records.append(
-                self._record(changes=portion, resident=self._resident(), unknown=unknown, complete=complete)
+                self._record(
+                    changes=portion, resident=self._resident(), unknown=unknown, complete=complete, hybrid=hybrid
+                )
             )
         return records
 
@@ -90,7 +97,7 @@ class Sequencer:
         return {tier: Resident(count=self._count[tier], xor=self._xor[tier]) for tier in TIERS}
 
     def _record(
-        self, *, unknown: int, complete: bool, changes: list[KvChange] | None = None,
+        self, *, unknown: int, complete: bool, hybrid: bool, changes: list[KvChange] | None = None,
         snapshot: KvSnapshot | None = None, resident: dict[Tier, Resident] | None = None,
     ) -> KvEvents:
         seq, self.next_seq = self.next_seq, self.next_seq + 1
@@ -99,6 +106,7 @@ class Sequencer:
             worker_id=slot.worker_id, dp_rank=slot.dp_rank, epoch=slot.epoch, seq=seq, model=slot.model,
             block_size=slot.block_size, changes=changes or [], snapshot=snapshot, resident=resident, unknown=unknown,
             complete=complete,
+            hybrid=hybrid,
         )
 
 

@@ -44,6 +44,11 @@ class Translator:
         """Announced blocks that got no address, so far."""
         return self.unaddressed.total()
 
+    @property
+    def hybrid(self) -> bool:
+        """Whether the engine keeps other cache groups too: it reuses a prefix only where all of them have it."""
+        return bool(self._other_groups)
+
     def watch(self, identity: int) -> None:
         """Note in ``seen`` when a block with this media identity is stored."""
         self._watched.add(identity)
