@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Row
+
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
 def machine() -> dict[str, object]:
@@ -21,7 +23,29 @@ def machine() -> dict[str, object]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(memory / 2**30, 1),
+        "load_before": round(os.getloadavg()[0], 1),
     }
+
+
+def markdown(title: str, rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table under a heading."""
+    lines = [f"### {title}", "", "| case | median | range | unit | baseline | ratio |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        spread = f"{number(row.value.low)} to {number(row.value.high)}" if row.value.runs > 1 else ""
+        baseline = f"{number(row.baseline.median)} ({row.baseline_name})" if row.baseline else ""
+        ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
+        lines.append(f"| {row.case} | {number(row.value.median)} | {spread} | {row.unit} | {baseline} | {ratio} |")
+    return "\n".join(lines)
+
+
+def into_page(page: str, sections: Sequence[str], about: Mapping[str, object]) -> str:
+    """A page with the text between its bench markers replaced. Raises ValueError when it has no markers."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN} and {END}")
+    measured_on = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
+    return "\n\n".join([before + begin, f"Measured on: {measured_on}.", *sections, end + after])
 
 
 def table(title: str, rows: Sequence[Row]) -> Table:

@@ -11,7 +11,7 @@ from benchmarks.hashing import plain_loop
 from benchmarks.load import CONVERSATIONS, prompts
 from benchmarks.measure import Row, Spread, alternate, microseconds_of, quantile
 from benchmarks.processes import Child
-from benchmarks.report import number
+from benchmarks.report import BEGIN, END, into_page, markdown, number
 from services.kv.address import addresses
 
 
@@ -67,6 +67,22 @@ def test_the_hashing_floor_hashes_every_block() -> None:
 @pytest.mark.parametrize(("value", "text"), [(1234567.8, "1,234,568"), (12.3, "12.3"), (0.04567, "0.0457"), (0.0, "0")])
 def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_results_go_into_a_page_between_its_markers() -> None:
+    row = Row("match", "µs", Spread.of([30.0, 31.0, 35.0]), Spread.of([62.0]), "walk")
+    page = into_page(f"# Page\n\n{BEGIN}\nold\n{END}\n\nafter\n", [markdown("Index", [row])], {"cores": 2})
+    assert "old" not in page
+    assert "Measured on: cores 2." in page
+    assert "| match | 31 | 30 to 35 | µs | 62 (walk) | 0.50 |" in page
+    assert page.startswith("# Page\n\n")
+    assert page.endswith(f"{END}\n\nafter\n")
+    assert into_page(page, [], {}).count(BEGIN) == 1
+
+
+def test_a_page_without_markers_is_not_touched() -> None:
+    with pytest.raises(ValueError, match="no <!-- bench"):
+        into_page("# Page\n", [], {})
 
 
 WORKS_THEN_WAITS = "import time; sum(range(5_000_000)); print('up', flush=True); time.sleep(600)"
