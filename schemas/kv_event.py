@@ -60,3 +60,6 @@ class KvEvents(Message):
     resident: dict[Tier, Resident] | None = Field(default=None, description="missing on all but a snapshot's last part")
     unknown: int = Field(default=0, description="engine blocks that have no address, so far")
     complete: bool = Field(default=True, description="false: the agent started beside a living engine and knows a part")
+    hybrid: bool = Field(
+        default=False, description="the engine keeps several cache groups: what is resident here is an upper bound"
+    )

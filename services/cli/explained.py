@@ -113,7 +113,8 @@ def _view(decision: Row) -> str:
         f"{counted(decision['total_blocks'], 'block')} of {decision['block_size']}"
     )
     if decision["reason"]:
-        text += f"; it ends there because of {decision['reason']}"
+        ends = decision["exact_tokens"] < decision["prompt_tokens"]
+        text += f"; it ends there because of {decision['reason']}" if ends else f"; {decision['reason']}"
         text += f" ({decision['detail']})" if decision["detail"] else ""
     return text
 

@@ -138,8 +138,9 @@ MEANING: dict[Reason, Meaning] = {
         "Put `chat_template.jinja` into the folder.",
     ),
     Reason.HYBRID_CACHE: Meaning(
-        "The model mixes attention kinds whose cached blocks can't be told from one prefix address.",
-        "None; such models are routed by load and text prefix.",
+        "The engine keeps several cache groups (attention beside Mamba or sliding windows) and reuses a prefix only "
+        "where all of them have it. Only the attention's blocks are followed: the overlap is an upper bound.",
+        "None: the prompt is exact, and the worker with the longest overlap is still the best guess.",
     ),
     Reason.IDENTITY_NOT_FORWARDABLE: Meaning(
         "The medium has an identity, but the engine can't be told it, so its KV events can't carry it back.",

@@ -11,7 +11,7 @@ from schemas.media import MediaItem
 from services.kv.reason import Reason
 from services.router.choice import Choice, Scored, choose
 from services.router.draw import seed_of
-from services.router.eligibility import eligible
+from services.router.eligibility import Eligible, eligible
 from services.router.policies import Policy
 from services.router.situation import Medium, Parameters, Prompt, SlotView
 from services.router.slots import Slot
@@ -57,18 +57,16 @@ def decide(expanded: Expanded, slots: Sequence[SlotView], given: Circumstances) 
     seed = seed_of(prompt.request, given.attempt)
     if not able.slots:
         outcome = Outcome.ALL_BUSY if able.busy else Outcome.NO_WORKER
-        return _decision(expanded, given, seed, outcome, Mode.LOAD_ONLY, expanded.reason)
+        return _decision(expanded, given, seed, outcome, Mode.LOAD_ONLY, (expanded.reason, expanded.detail))
     choice = choose(prompt, able.slots, given.policy, given.parameters, seed)
     size = choice.chosen.terms.slot.block_size
-    reason = expanded.reason
     if size not in expanded.addresses:
         mode = Mode.LOAD_ONLY
-        reason = Reason.BLOCK_SIZE_UNSEEN if able.unseen_block_size else reason
     elif expanded.exact_tokens >= expanded.prompt_tokens:
         mode = Mode.EXACT
     else:
         mode = Mode.TEXT_PREFIX if expanded.addresses[size] else Mode.LOAD_ONLY
-    return _decision(expanded, given, seed, Outcome.ROUTED, mode, reason, choice)
+    return _decision(expanded, given, seed, Outcome.ROUTED, mode, _why(expanded, choice.chosen, able), choice)
 
 
 def forwarded_identity(expanded: Expanded, item: int) -> int | None:
@@ -80,13 +78,24 @@ def forwarded_identity(expanded: Expanded, item: int) -> int | None:
     return medium.identity if proven else None
 
 
+def _why(expanded: Expanded, chosen: Scored, able: Eligible) -> tuple[Reason | None, str | None]:
+    """Why the decision knows less than everything: what the layout said, or what is true of the chosen slot alone."""
+    slot = chosen.terms.slot
+    if able.unseen_block_size and slot.block_size not in expanded.addresses:
+        return Reason.BLOCK_SIZE_UNSEEN, f"the prompt has no addresses for blocks of {slot.block_size} tokens"
+    if expanded.reason is None and slot.upper_bound and chosen.terms.confirmed.blocks:
+        detail = f"the engine of {slot.life.worker_id} keeps several cache groups: the overlap is an upper bound"
+        return Reason.HYBRID_CACHE, detail
+    return expanded.reason, expanded.detail
+
+
 def _decision(
     expanded: Expanded,
     given: Circumstances,
     seed: int,
     outcome: Outcome,
     mode: Mode,
-    reason: Reason | None,
+    why: tuple[Reason | None, str | None],
     choice: Choice | None = None,
 ) -> Decision:
     chosen = choice.chosen.terms if choice is not None else None
@@ -110,8 +119,8 @@ def _decision(
         dp_rank=life.dp_rank if life else 0,
         epoch=life.epoch if life else None,
         mode=mode,
-        reason=reason,
-        detail=expanded.detail,
+        reason=why[0],
+        detail=why[1],
         variant=expanded.variant,
         block_size=size,
         prompt_tokens=expanded.prompt_tokens,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from schemas.kv_event import KvEvents
 from services.router.index import PrefixIndex
@@ -23,6 +24,19 @@ IndexKey = tuple[str, int]
 """Model and block size."""
 
 
+class Held(NamedTuple):
+    """What one slot holds of a prompt, and how sure that is."""
+
+    overlap: Overlap = NO_OVERLAP
+    uncertain: bool = False
+    """Events were missed: there may be more or less."""
+    upper_bound: bool = False
+    """The engine keeps several cache groups and reuses a prefix only where all have it: there may be less."""
+
+
+NOTHING_HELD = Held()
+
+
 class CacheMatch:
     """What an index says of one prompt, slot by slot, at the moment it was asked."""
 
@@ -32,12 +46,12 @@ class CacheMatch:
         self._overlaps = overlaps
         self._streams = streams
 
-    def of(self, slot: Slot, epoch: int) -> tuple[Overlap, bool]:
-        """The slot's overlap, and whether its index is uncertain. Another epoch's blocks are no overlap."""
+    def of(self, slot: Slot, epoch: int) -> Held:
+        """What the slot holds. Another epoch's blocks are no overlap."""
         stream = self._streams.get(slot)
         if stream is None or stream.epoch != epoch:
-            return NO_OVERLAP, False
-        return self._overlaps.get(stream.resident.number, NO_OVERLAP), stream.uncertain
+            return NOTHING_HELD
+        return Held(self._overlaps.get(stream.resident.number, NO_OVERLAP), stream.uncertain, stream.hybrid)
 
 
 class KvProjection:

@@ -62,6 +62,8 @@ class SlotView:
     overlap: Overlap = NO_OVERLAP
     overlap_predicted: int = 0
     uncertain: bool = False
+    upper_bound: bool = False
+    """The engine may reuse less of the overlap than its events say."""
     active_prefill_tokens: int = 0
     active_decode_blocks: int = 0
     active_requests: int = 0

@@ -60,8 +60,8 @@ class SlotStream:
         self.resident: Resident = index.join()
         self.next_seq = 0
         self.uncertain = False
-        self.complete = True
-        self.unknown = 0
+        self.hybrid = False
+        """The engine keeps several cache groups: overlaps are upper bounds."""
         self.closed = False
         self._random = random
         self._count = count
@@ -87,8 +87,7 @@ class SlotStream:
             self._doubt(now)
             self._staging = None
         self.next_seq = event.seq + 1
-        self.unknown = event.unknown
-        self.complete = event.complete
+        self.hybrid = event.hybrid
         if event.snapshot is not None:
             yield from self._take_part(event, event.snapshot, now)
         else:

@@ -7,11 +7,11 @@ from collections import Counter
 from schemas.expanded import Expanded
 from schemas.worker import WorkerState
 from services.router.fleet import Fleet
-from services.router.kv_projection import CacheMatch, KvProjection
+from services.router.kv_projection import NOTHING_HELD, CacheMatch, KvProjection
 from services.router.ledger import Ledger
 from services.router.predicted import Predicted
 from services.router.situation import SlotView
-from services.router.slots import NO_OVERLAP, SlotEpoch
+from services.router.slots import SlotEpoch
 
 
 class Surroundings:
@@ -49,7 +49,7 @@ class Surroundings:
             state = self.fleet.states.get(slot)
             if state is not None and state.epoch != life.epoch:
                 state = None
-            overlap, uncertain = matches[size].of(slot, life.epoch) if size in matches else (NO_OVERLAP, False)
+            held = matches[size].of(slot, life.epoch) if size in matches else NOTHING_HELD
             views.append(
                 SlotView(
                     life=life,
@@ -62,9 +62,10 @@ class Surroundings:
                     capacity=worker.limits.max_concurrency + self._batch,
                     worker_requests=requests[life.worker_id],
                     reported=state.reported if state is not None else {},
-                    overlap=overlap,
+                    overlap=held.overlap,
                     overlap_predicted=predicted[size].get(life, 0) if size in predicted else 0,
-                    uncertain=uncertain,
+                    uncertain=held.uncertain,
+                    upper_bound=held.upper_bound,
                     active_prefill_tokens=load.prefill_tokens,
                     active_decode_blocks=load.blocks,
                     active_requests=load.requests,

@@ -30,6 +30,16 @@ def test_predicted_tokens_are_those_of_the_usable_confirmed_overlap() -> None:
     assert (found.overlap_confirmed, found.overlap_predicted, found.predicted_tokens) == (2, 8, 32)
 
 
+def test_an_overlap_that_is_an_upper_bound_is_marked() -> None:
+    found = decision(expanded(tokens=128), slot("w1", device=5, upper_bound=True))
+    assert (found.mode, found.reason) == (Mode.EXACT, Reason.HYBRID_CACHE)
+    assert "w1 keeps several cache groups" in found.detail
+    assert decision(expanded(tokens=128), slot("w1", upper_bound=True)).reason is None
+    cut = expanded(tokens=128, exact_tokens=32, reason=Reason.AUDIO, detail="audio")
+    found = decision(cut, slot("w1", device=2, upper_bound=True))
+    assert (found.reason, found.detail) == (Reason.AUDIO, "audio")
+
+
 def test_the_same_inputs_give_the_same_bytes() -> None:
     slots = [slot(f"w{number}") for number in range(6)]
     assert decision(expanded(), *slots).to_bytes() == decision(expanded(), *reversed(slots)).to_bytes()

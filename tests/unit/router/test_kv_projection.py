@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.kv_event import KvChange, KvEvents, KvOp, KvSnapshot, Resident
 from services.kv.tier import TIERS, Tier
-from services.router.kv_projection import KvProjection
+from services.router.kv_projection import Held, KvProjection
 from services.router.slot_stream import SNAPSHOT_PATIENCE_SECONDS, Anomaly
 from services.router.slots import Overlap, Slot, SlotEpoch
 
@@ -87,6 +87,12 @@ def overlap(projection: KvProjection, engine: Engine, prompt: list[int] = PROMPT
     return projection.match(engine.model, engine.block_size, prompt).of(engine.life.slot, engine.epoch)[0]
 
 
+def test_an_engine_with_several_cache_groups_gives_upper_bounds(projection: KvProjection) -> None:
+    engine = Engine()
+    feed(projection, *engine.snapshot(), engine.store(1, 2).model_copy(update={"hybrid": True}))
+    assert projection.match("m", 16, [1, 2]).of(SLOT, engine.epoch) == Held(Overlap(2), upper_bound=True)
+
+
 def uncertain(projection: KvProjection) -> bool:
     return projection.streams[SLOT].uncertain
 
@@ -121,7 +127,7 @@ def test_a_gap_makes_the_slot_uncertain_but_it_stays_in_use(projection: KvProjec
     feed(projection, engine.store(4, 5))
     assert uncertain(projection)
     assert projection.anomalies == {Anomaly.GAP: 1}
-    assert projection.match("m", 16, [1, 2]).of(SLOT, engine.epoch) == (Overlap(2), True)
+    assert projection.match("m", 16, [1, 2]).of(SLOT, engine.epoch) == Held(Overlap(2), uncertain=True)
 
 
 def test_a_proof_that_does_not_match_makes_the_slot_uncertain(projection: KvProjection) -> None:
@@ -235,7 +241,7 @@ def test_models_and_block_sizes_have_their_own_indexes(projection: KvProjection)
     feed(projection, *one.snapshot(), one.store(1), *other.snapshot(), other.store(1, 2))
     assert overlap(projection, one) == Overlap(1)
     assert overlap(projection, other) == Overlap(2)
-    assert projection.match("m", 32, PROMPT).of(SLOT, one.epoch) == (Overlap(), False)
+    assert projection.match("m", 32, PROMPT).of(SLOT, one.epoch) == Held()
 
 
 def test_positions_move_when_a_record_is_applied_not_when_it_is_queued(projection: KvProjection) -> None:

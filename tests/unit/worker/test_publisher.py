@@ -12,6 +12,7 @@ from services.kv.tier import Tier
 from services.runtime.errors import Transient
 from services.runtime.topics import KV_EVENTS
 from services.worker import publisher as publisher_module
+from services.worker.engines.events import Batch, Stored
 from services.worker.publisher import SlotPublisher
 from services.worker.sequence import Sequencer, SlotName
 from services.worker.snapshot_schedule import SnapshotSchedule
@@ -169,3 +170,16 @@ class TestSchedule:
         schedule = self.schedule()
         schedule.need(101.0)
         assert schedule.due(101.0)
+
+
+async def test_a_hybrid_engine_is_called_so_in_changes_and_snapshots(bench: Bench) -> None:
+    await bench.publisher.step()
+    bench.translator.apply(Batch(0.0, [Stored([1], None, [], 16, group=1, reusable=False)]))
+    bench.store()
+    await bench.publisher.step()
+    bench.publisher.ask_snapshot()
+    bench.clock.advance(10)
+    await bench.publisher.step()
+    assert [(record.snapshot is not None, record.hybrid) for record in bench.records] == [
+        (True, False), (False, True), (True, True),
+    ]  # fmt: skip

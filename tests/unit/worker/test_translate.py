@@ -125,6 +125,11 @@ def test_removals_of_other_groups_and_places_take_nothing_away() -> None:
     assert held(translator) == set(PLAIN[:1])
 
 
+def test_an_engine_with_other_cache_groups_is_called_hybrid() -> None:
+    assert not fed(stored([1], group=0)).hybrid
+    assert fed(stored([1], group=0), stored([1], group=1, reusable=False)).hybrid
+
+
 def test_the_unexpected_is_counted() -> None:
     translator = fed(Removed([5]), Unrecognised("BlockMigrated"))
     assert translator.unmatched == 1
