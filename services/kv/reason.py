@@ -100,8 +100,8 @@ MEANING: dict[Reason, Meaning] = {
         "Bring them to one engine version and one set of flags, or serve them under two model names.",
     ),
     Reason.DECODE_DISABLED: Meaning(
-        "The medium's tokens depend on its pixels or frames, and decoding is off for this model.",
-        "Set `KVROUTE_IDENTITY_BY_MODEL=<model>=content`, or ask for it in the request.",
+        "A video's tokens depend on its frames, and videos are not decoded in this deployment.",
+        "Set `KVROUTE_MEDIA_DECODE_VIDEOS=true`.",
     ),
     Reason.FETCH_FAILED: Meaning(
         "The medium could not be fetched: no answer in time, an HTTP error, a broken transfer.",

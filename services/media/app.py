@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import aiohttp
 
+from services.media.adapters import Adapters
+from services.media.brought import Bringer, Brought
 from services.media.connect import FencedResolver, open_session, rules_of
 from services.media.decoding import Decoding
 from services.media.fetch import Fetcher
@@ -11,18 +13,22 @@ from services.media.identify import Identifier
 from services.media.memory import MemoryBudget
 from services.media.modes import Modes
 from services.media.resolve import Resolution
+from services.media.revalidated import Revalidated
 from services.media.sizes import RememberedSizes
 from services.media.stage import MediaStage
 from services.media.url_identity import DroppedParams
-from services.runtime.blobs import Blobs
+from services.media.video_rules import VideoRules
+from services.runtime.blobs import REFRESH_FRACTION, Blobs
 from services.runtime.bus import Record
 from services.runtime.metrics import MEDIA_HELD_BYTES
 from services.runtime.service import Service
 from services.runtime.settings import Settings
-from services.runtime.topics import REQUESTS
+from services.runtime.topics import REQUESTS, WORKERS
 
 GROUP = "media"
 _SWEEP_SECONDS = 600.0
+_REMEMBERED_BYTES = 32 << 20
+"""Of small media that stand in bodies and are remembered with their identities."""
 
 
 class MediaApp:
@@ -37,6 +43,8 @@ class MediaApp:
         self.budget = MemoryBudget(settings.media_memory_bytes)
         self.blobs = Blobs.of(settings, clock=service.clock)
         self._decoding = Decoding(settings.media_decode_processes)
+        self.adapters = Adapters()
+        self._video_rules = VideoRules(settings, self.adapters.model_of)
         self._stage: MediaStage | None = None
         self._session: aiohttp.ClientSession | None = None
         self._resolver: FencedResolver | None = None
@@ -52,9 +60,12 @@ class MediaApp:
         sizes = RememberedSizes(
             fetcher.size, clock, entries=settings.media_size_cache, seconds=settings.media_size_cache_seconds
         )
-        self._identifier = Identifier(
-            fetcher, sizes, self.blobs, self._decoding.decode, self.budget, self._dropped, settings
-        )
+        known: Revalidated[Brought] = Revalidated(
+            clock, entries=settings.media_identity_cache, size_limit=_REMEMBERED_BYTES,
+            seconds=min(settings.media_identity_cache_seconds, settings.blob_ttl_seconds / REFRESH_FRACTION),
+        )  # fmt: skip
+        bringer = Bringer(fetcher, self.blobs, self._decoding, self.budget, known, settings)
+        self._identifier = Identifier(fetcher, sizes, bringer, self._video_rules, self.budget, self._dropped, settings)
         self._stage = MediaStage(self._service, Resolution(self._identifier, self.blobs, self._modes, settings))
         self._service.log.info("media stage ready", identity=settings.identity, claims=self.blobs.description)
 
@@ -86,6 +97,7 @@ def build(settings: Settings, service: Service) -> MediaApp:
     service.follow_control()
     service.on_start(app.start)
     service.on_stop(app.stop)
+    service.project(WORKERS, app.adapters.take)
     service.consume(REQUESTS, app.handle, group=GROUP)
     service.every(_SWEEP_SECONDS, app.sweep, name="sweep_claims")
     service.ready_when(app.blobs.description, app.blobs.usable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urljoin
@@ -30,6 +30,8 @@ _CHUNK = 64 << 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _TYPE = re.compile(r"[a-z0-9.+-]{1,64}/[a-z0-9.+-]{1,64}")
+_MAX_AGE = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})")
+_NONE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,16 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A whole medium."""
+    """A whole medium; ``data`` is None when the server says that what was known is unchanged.
 
-    data: bytes
+    ``max_age``: seconds for which the server wants no more questions. ``may_keep``: it does not forbid remembering.
+    """
+
+    data: bytes | None
     content_type: str
     validators: Validators
+    max_age: float = 0.0
+    may_keep: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +94,15 @@ class Fetcher:
         async with self._bounded("check"):
             await self._resolver.check(check_url(url, self._rules))
 
-    async def whole(self, url: str, hold: Hold) -> Fetched:
-        """All bytes of a medium; ``hold`` counts them."""
-        async with self._bounded("whole"), self._get(url) as response:
+    async def whole(self, url: str, hold: Hold, known: Validators | None = None) -> Fetched:
+        """All bytes of a medium; ``hold`` counts them. ``known``: of the version we have, which need not come again."""
+        async with self._bounded("whole"), self._get(url, _conditions(known)) as response:
+            if known is not None and response.status == 304:
+                return Fetched(None, "", known, *_keeping(response))
             if response.status != 200:
                 raise _bad_status(response.status)
-            return await self._read_whole(response, hold, b"")
+            data, validators = await self._read_whole(response, hold, b"")
+            return Fetched(data, _content_type(response), validators, *_keeping(response))
 
     async def size(self, url: str) -> Measured:
         """An image's size by range requests of a few KiB; the whole image only where nothing less tells it."""
@@ -103,7 +113,7 @@ class Fetcher:
     async def _size(self, url: str, hold: Hold) -> Measured:
         head = b""
         for step in HEAD_STEPS:
-            async with self._get(url, f"bytes={len(head)}-{step - 1}") as response:
+            async with self._get(url, _range(len(head), step - 1)) as response:
                 if response.status == 200:
                     return await self._size_while_reading(response, hold)
                 total = _range_total(response, len(head))
@@ -138,20 +148,20 @@ class Fetcher:
         return await self._measure_whole(response, hold, head)
 
     async def _measure_whole(self, response: aiohttp.ClientResponse, hold: Hold, head: bytes) -> Measured:
-        fetched = await self._read_whole(response, hold, head)
-        found = await run_in_thread(measure, fetched.data, total=len(fetched.data))
+        data, validators = await self._read_whole(response, hold, head)
+        found = await run_in_thread(measure, data, total=len(data))
         if isinstance(found, Need):
             raise Unusable(Reason.DECODE_FAILED, "the image ends within its header")
-        return Measured(found, len(fetched.data), fetched.validators)
+        return Measured(found, len(data), validators)
 
     async def _tail(self, url: str, total: int) -> bytes:
         start = max(0, total - TAIL_BYTES)
-        async with self._get(url, f"bytes={start}-{total - 1}") as response:
+        async with self._get(url, _range(start, total - 1)) as response:
             if response.status != 206 or _range_total(response, start) != total:
                 return b"?"
             return await _read_up_to(response, total - start)
 
-    async def _read_whole(self, response: aiohttp.ClientResponse, hold: Hold, head: bytes) -> Fetched:
+    async def _read_whole(self, response: aiohttp.ClientResponse, hold: Hold, head: bytes) -> tuple[bytes, Validators]:
         length = response.content_length
         if length is not None and length > self._max_bytes:
             raise self._too_large(f"{length}")
@@ -164,12 +174,11 @@ class Fetcher:
             hold.grow(len(piece))
             pieces.append(piece)
         MEDIA_FETCHED_BYTES.inc(size)
-        return Fetched(b"".join(pieces), _content_type(response), _validators_of(response, length))
+        return b"".join(pieces), _validators_of(response, length)
 
     @asynccontextmanager
-    async def _get(self, url: str, byte_range: str | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _get(self, url: str, headers: Mapping[str, str] = _NONE) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer at the end of the redirects, every hop checked. Leaving early closes the connection."""
-        headers = {"Range": byte_range} if byte_range else {}
         for _ in range(self._max_redirects + 1):
             check_url(url, self._rules)
             target = yarl.URL(url, encoded=url.isascii())
@@ -240,6 +249,30 @@ def _range_total(response: aiohttp.ClientResponse, start: int) -> int | None:
     if match is None or match[1] is None or int(match[1]) != start:
         raise Unusable(Reason.FETCH_FAILED, "the server answers a range request with another range")
     return total
+
+
+def _range(first: int, last: int) -> dict[str, str]:
+    return {"Range": f"bytes={first}-{last}"}
+
+
+def _conditions(known: Validators | None) -> dict[str, str]:
+    """Headers that ask for the body only if it is another version."""
+    if known is None:
+        return {}
+    stated = {"If-None-Match": known.etag, "If-Modified-Since": "" if known.etag else known.last_modified}
+    return {name: value for name, value in stated.items() if value}
+
+
+def _keeping(response: aiohttp.ClientResponse) -> tuple[float, bool]:
+    """For how many seconds an answer is fresh, and whether it may be remembered."""
+    control = response.headers.get("Cache-Control", "").lower()
+    if "no-store" in control:
+        return 0.0, False
+    found = _MAX_AGE.search(control)
+    if found is None or "no-cache" in control:
+        return 0.0, True
+    age = response.headers.get("Age", "")
+    return float(max(0, int(found[1]) - (int(age) if age.isascii() and age.isdigit() and len(age) < 10 else 0))), True
 
 
 def _bad_status(status: int) -> Unusable:

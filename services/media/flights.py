@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
@@ -15,15 +16,27 @@ class Flights(Generic[K, V]):
 
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[V]] = {}
+        self._waiting: Counter[asyncio.Task[V]] = Counter()
 
     async def share(self, key: K, make: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """The result of ``make``, or of the one under way. A waiter that is cancelled leaves the others theirs."""
+        """The result of ``make``, or of the one under way.
+
+        A waiter that is cancelled leaves the others theirs; when the last one is, the work is given up.
+        """
         task = self._tasks.get(key)
         if task is None:
             task = asyncio.create_task(make())
             self._tasks[key] = task
             task.add_done_callback(lambda done: self._landed(key, done))
-        return await asyncio.shield(task)
+        self._waiting[task] += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._waiting[task] -= 1
+            if not self._waiting[task]:
+                del self._waiting[task]
+                if not task.done():
+                    self._leave(key, task)
 
     def __len__(self) -> int:
         """Tasks under way."""
@@ -36,7 +49,14 @@ class Flights(Generic[K, V]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _leave(self, key: K, task: asyncio.Task[V]) -> None:
+        """Nobody waits: whoever asks next begins anew."""
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        task.cancel()
+
     def _landed(self, key: K, task: asyncio.Task[V]) -> None:
-        self._tasks.pop(key, None)
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
         if not task.cancelled():
             task.exception()  # seen, even if every waiter has gone

@@ -2,122 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+import re
+from dataclasses import replace
 
 from schemas.media import IdentitySource, MediaKind
-from schemas.request import Claim
 from services.kv.identity import client_identity
 from services.kv.reason import Reason
-from services.media.data_uri import EMPTY, DataUri, data_uri, is_data_uri, parse_data_uri
+from services.media.brought import Bringer, Brought, Want
+from services.media.data_uri import DataUri, is_data_uri, parse_data_uri
 from services.media.fetch import Fetcher, Validators
-from services.media.flights import Flights
-from services.media.header import ImageSize, Need, check_pixels, looks_complete, measure
+from services.media.header import check_pixels
 from services.media.memory import MemoryBudget
 from services.media.modes import Mode
 from services.media.parts import Found
-from services.media.pixels import Decoded
-from services.media.seen import Seen
+from services.media.seen import Asking, Seen
 from services.media.sizes import RememberedSizes
 from services.media.unusable import Unusable
 from services.media.url_identity import DroppedParams, validated_identity
-from services.runtime.blobs import Blobs
+from services.media.video_rules import VideoRules
 from services.runtime.errors import Refused
 from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 
 _SMALL = 64 << 10
-_CONTENT_TYPES = {"JPEG": "image/jpeg", "MPO": "image/jpeg", "TIFF": "image/tiff"}
-Decode = Callable[[bytes, int], Awaitable[Decoded]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    """A medium that was fetched: what its bytes say, and where they are kept."""
-
-    content_identity: int | None
-    size: ImageSize | None
-    size_bytes: int
-    validators: Validators
-    claim: Claim | None
-    url: str | None
-    reason: Reason | None
-    detail: str | None
+_FRAMES = re.compile(r"data:video/jpeg\s*[;,]", re.IGNORECASE)
+"""Begins frames that a client has sampled itself: base64 images with commas between."""
 
 
 class Identifier:
     """Identifies media. Raises Refused (the fence; bytes that must travel and can't be had), never Unusable."""
 
     def __init__(
-        self, fetcher: Fetcher, sizes: RememberedSizes, blobs: Blobs, decode: Decode, budget: MemoryBudget,
+        self, fetcher: Fetcher, sizes: RememberedSizes, bringer: Bringer, rules: VideoRules, budget: MemoryBudget,
         dropped: DroppedParams, settings: Settings,
     ) -> None:  # fmt: skip
         self._fetcher = fetcher
         self._sizes = sizes
-        self._blobs = blobs
-        self._decode = decode
+        self._bringer = bringer
+        self._rules = rules
         self._budget = budget
         self._dropped = dropped
         self._bytes_only = settings.media_forward == "bytes"
-        self._inline_bytes = settings.blob_inline_bytes
         self._max_bytes = settings.media_max_bytes
         self._max_pixels = settings.media_max_pixels
-        self._flights: Flights[tuple[str, MediaKind, Mode], _Bytes] = Flights()
 
-    async def identify(self, found: Found, mode: Mode, tenant: str, *, over_limit: bool = False) -> Seen:
+    async def identify(self, found: Found, asking: Asking, *, over_limit: bool = False) -> Seen:
         """What can be said of one medium. ``over_limit``: the request has too many; only the fence looks at it."""
         if found.url is None:
             return Seen()
+        want, why = self._want(found, asking)
         if is_data_uri(found.url):
-            seen = await self._inline(found, found.url, mode, tenant)
+            seen = await self._inline(found, found.url, want, asking.tenant)
         else:
-            seen = await self._remote(found, found.url, mode, tenant, over_limit)
+            seen = await self._remote(found, found.url, want, asking, over_limit)
         if over_limit:
             return replace(seen, reason=Reason.BUDGET_EXCEEDED, detail="too many media (KVROUTE_MEDIA_MAX_ITEMS)")
+        if why is not None and seen.reason is None:
+            seen = replace(seen, reason=why.reason, detail=str(why))
         if found.uuid and found.reason is not Reason.CLIENT_UUID:
-            return replace(seen, identity=client_identity(tenant, found.uuid), source=IdentitySource.CLIENT)
+            identity = client_identity(asking.tenant, found.uuid)
+            return replace(seen, identity=identity, source=IdentitySource.CLIENT)
         return seen
 
     async def close(self) -> None:
         """Give up what is being fetched."""
-        await self._flights.close()
+        await self._bringer.close()
         await self._sizes.close()
 
-    async def _inline(self, found: Found, url: str, mode: Mode, tenant: str) -> Seen:
-        """A data: URI: its text is its identity, unless the pixels are wanted."""
+    def _want(self, found: Found, asking: Asking) -> tuple[Want, Unusable | None]:
+        """What to learn of a medium, and why it can't be exact however much is learnt."""
+        if found.kind is MediaKind.IMAGE:
+            return Want(found.kind, pixels=asking.mode is Mode.CONTENT), None
+        if found.kind is not MediaKind.VIDEO or found.reason is not None:
+            return Want(found.kind), None
+        if found.url is not None and _FRAMES.match(found.url):
+            return Want(found.kind), Unusable(Reason.UNSUPPORTED_MEDIA, "the client has sampled the video itself")
+        try:
+            return Want(found.kind, sampling=self._rules.of(asking.model)), None
+        except Unusable as error:
+            return Want(found.kind), error
+
+    async def _inline(self, found: Found, url: str, want: Want, tenant: str) -> Seen:
+        """A data: URI: its text is its identity, unless the content is wanted."""
         by_url = Seen(self._dropped.identity(url, tenant), IdentitySource.URL)
-        if not found.replaceable:
+        if not found.replaceable or _FRAMES.match(url):
             return by_url
-        content = mode is Mode.CONTENT and found.kind is MediaKind.IMAGE
         try:
             with self._budget.hold() as hold:
                 hold.grow(len(url))
                 parsed = await _parse(url, self._max_bytes)
-                kept = await self._keep(found.kind, content, parsed.data, parsed.content_type, Validators())
+                kept = await self._bringer.keep(want, parsed.data, parsed.content_type, Validators())
         except Unusable as error:
             if self._bytes_only and error.reason is Reason.BUDGET_EXCEEDED:
                 raise _unavailable(found, error) from None
-            identity, source = (None, IdentitySource.NONE) if content else (by_url.identity, IdentitySource.URL)
+            identity, source = (None, IdentitySource.NONE) if want.content else (by_url.identity, IdentitySource.URL)
             return Seen(identity, source, reason=error.reason, detail=str(error))
-        seen = self._seen(kept, Mode.URL, None if content else by_url.identity)
+        seen = _seen(kept, Mode.URL, None if want.content else by_url.identity)
         # Small bytes that are hashed as text already stand in the body.
-        return seen if content or seen.claim is not None else replace(seen, url=None)
+        return seen if want.content or seen.claim is not None else replace(seen, url=None)
 
-    async def _remote(self, found: Found, url: str, mode: Mode, tenant: str, over_limit: bool) -> Seen:
-        image = found.kind is MediaKind.IMAGE
-        content = image and mode is Mode.CONTENT
-        identity = None if content else self._dropped.identity(url, tenant)
+    async def _remote(self, found: Found, url: str, want: Want, asking: Asking, over_limit: bool) -> Seen:
+        identity = None if want.content else self._dropped.identity(url, asking.tenant)
         try:
             if self._bytes_only and (over_limit or not found.replaceable):
                 await self._fetcher.check(url)
                 raise _cannot_carry(found)
-            if not over_limit and (self._bytes_only or content):
-                kept = await self._flights.share((url, found.kind, mode), lambda: self._bring(found.kind, content, url))
-                return self._seen(kept, mode, identity)
+            if not over_limit and (self._bytes_only or want.content):
+                kept = await self._bringer.fetch(url, self._dropped.key(url, asking.tenant), want)
+                return _seen(kept, asking.mode, identity)
             await self._fetcher.check(url)
-            if not image or over_limit:
+            if found.kind is not MediaKind.IMAGE or over_limit:
                 return Seen(identity, _source(identity))
-            return await self._by_url(url, mode, identity)
+            return await self._by_url(url, asking.mode, identity)
         except Unusable as error:
             if self._bytes_only:
                 raise _unavailable(found, error) from None
@@ -130,41 +126,16 @@ class Identifier:
         seen = Seen(identity, _source(identity), measured.size, measured.size_bytes)
         return seen if mode is Mode.URL else _validated(seen, measured.validators)
 
-    async def _bring(self, kind: MediaKind, content: bool, url: str) -> _Bytes:
-        with self._budget.hold() as hold:
-            fetched = await self._fetcher.whole(url, hold)
-            return await self._keep(kind, content, fetched.data, fetched.content_type, fetched.validators)
 
-    async def _keep(
-        self, kind: MediaKind, content: bool, data: bytes, content_type: str, validators: Validators
-    ) -> _Bytes:
-        """Look at bytes and put them where they can travel. Bytes that are no image still travel: the engine judges."""
-        identity, size, reason, detail = None, None, None, None
-        try:
-            if content:
-                decoded = await self._decode(data, self._max_pixels)
-                identity, size = decoded.identity, decoded.size
-            elif kind is MediaKind.IMAGE:
-                size = await run_in_thread(_measure_whole, data, self._max_pixels)
-        except Unusable as error:
-            reason, detail = error.reason, str(error)
-        if size is not None:
-            content_type = _CONTENT_TYPES.get(size.format, f"image/{size.format.lower()}")
-        if len(data) > self._inline_bytes:
-            claim = await self._blobs.put(data, content_type)
-            return _Bytes(identity, size, len(data), validators, claim, EMPTY, reason, detail)
-        inline = data_uri(content_type, data)
-        return _Bytes(identity, size, len(data), validators, None, inline, reason, detail)
-
-    def _seen(self, kept: _Bytes, mode: Mode, by_url: int | None) -> Seen:
-        identity, source = kept.content_identity, IdentitySource.CONTENT
-        if by_url is not None:
-            identity, source = by_url, IdentitySource.URL
-        seen = Seen(
-            identity, source if identity is not None else IdentitySource.NONE, kept.size, kept.size_bytes,
-            kept.claim, kept.url, kept.reason, kept.detail,
-        )  # fmt: skip
-        return _validated(seen, kept.validators) if mode is Mode.VALIDATED else seen
+def _seen(kept: Brought, mode: Mode, by_url: int | None) -> Seen:
+    identity, source = kept.identity, IdentitySource.CONTENT
+    if by_url is not None:
+        identity, source = by_url, IdentitySource.URL
+    seen = Seen(
+        identity, source if identity is not None else IdentitySource.NONE, kept.size, kept.size_bytes,
+        kept.claim, kept.url, kept.reason, kept.detail, kept.video,
+    )  # fmt: skip
+    return _validated(seen, kept.validators) if mode is Mode.VALIDATED and by_url is not None else seen
 
 
 async def _parse(url: str, max_bytes: int) -> DataUri:
@@ -183,14 +154,6 @@ def _validated(seen: Seen, validators: Validators) -> Seen:
         seen, identity=identity, reason=Reason.IDENTITY_NOT_FORWARDABLE,
         detail="the server sends neither ETag nor Last-Modified nor a length",
     )  # fmt: skip
-
-
-def _measure_whole(data: bytes, max_pixels: int) -> ImageSize:
-    size = measure(data, total=len(data))
-    if isinstance(size, Need) or not looks_complete(data, size.format):
-        raise Unusable(Reason.DECODE_FAILED, "the image is truncated")
-    check_pixels(size, max_pixels)
-    return size
 
 
 def _source(identity: int | None) -> IdentitySource:

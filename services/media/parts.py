@@ -154,8 +154,6 @@ def _check_uuid(uuid: str | None, url: str | None, where: str, trusted: bool) ->
 def _first_reason(kind: MediaKind, uuid: str | None, trusted: bool) -> tuple[Reason | None, str | None]:
     if uuid and not trusted:
         return Reason.CLIENT_UUID, "the client's uuid was removed (KVROUTE_MEDIA_TRUST_UUID is off)"
-    if kind is MediaKind.VIDEO:
-        return Reason.UNSUPPORTED_MEDIA, "videos are routed by the text before them"
     if kind is MediaKind.AUDIO:
         return Reason.AUDIO, "audio is routed by the text before it"
     return None, None

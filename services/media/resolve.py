@@ -12,7 +12,7 @@ from schemas.request import Claim, Envelope, Request
 from services.media.identify import Identifier
 from services.media.modes import Mode, Modes
 from services.media.parts import Found, find_media, set_url
-from services.media.seen import Scope, item_of
+from services.media.seen import Asking, Scope, item_of
 from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.errors import Refused
 from services.runtime.metrics import MEDIA_ITEMS
@@ -81,12 +81,13 @@ class Resolution:
         if not found:
             return []
         scope = Scope(envelope.tenant, envelope.cache_salt, self._key)
+        asking = Asking(mode, envelope.tenant, envelope.model)
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int, medium: Found) -> MediaItem:
             async with gate:
                 over = number >= self._max_items
-                seen = await self._identifier.identify(medium, mode, envelope.tenant, over_limit=over)
+                seen = await self._identifier.identify(medium, asking, over_limit=over)
             if seen.url is not None:
                 set_url(body, medium, seen.url)
             item = item_of(medium, seen, scope)

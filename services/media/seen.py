@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.media import IdentitySource, MediaItem
@@ -11,7 +12,9 @@ from services.kv.identity import scoped, url_identity
 from services.kv.reason import Reason
 from services.media.data_uri import is_data_uri
 from services.media.header import ImageSize
+from services.media.modes import Mode
 from services.media.parts import Found
+from services.media.video import DecodedVideo
 
 _PATH_LIMIT = 1024
 _DETAIL_LIMIT = 300
@@ -29,6 +32,16 @@ class Seen:
     url: str | None = None
     reason: Reason | None = None
     detail: str | None = None
+    video: DecodedVideo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks what: the mode of identity, the tenant, the model that the medium is for."""
+
+    mode: Mode
+    tenant: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +65,7 @@ def item_of(found: Found, seen: Seen, scope: Scope) -> MediaItem:
         identity=identity,
         source=seen.source,
         forward=identity is not None and reason is None,
-        width=seen.size.width if seen.size else None,
-        height=seen.size.height if seen.size else None,
-        format=seen.size.format if seen.size else None,
+        **_shape(seen),
         size_bytes=seen.size_bytes,
         claim=seen.claim,
         reason=reason,
@@ -63,6 +74,19 @@ def item_of(found: Found, seen: Seen, scope: Scope) -> MediaItem:
         path=path,
         url_hash=None if found.url is None else url_identity(found.url),
     )
+
+
+def _shape(seen: Seen) -> dict[str, Any]:
+    """What decoding or the header said of it."""
+    if (video := seen.video) is not None:
+        return {
+            "width": video.width, "height": video.height, "format": video.container.name,
+            "frames": len(video.indices), "frame_indices": list(video.indices), "total_frames": video.frames,
+            "fps": video.fps, "duration": video.duration,
+        }  # fmt: skip
+    if (size := seen.size) is not None:
+        return {"width": size.width, "height": size.height, "format": size.format}
+    return {}
 
 
 def _place(url: str | None) -> tuple[str | None, str | None]:

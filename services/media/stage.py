@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from schemas.lifecycle import Lifecycle, LifecycleEvent
+from schemas.media import MediaKind, MediaResolved
 from schemas.request import Envelope, Request
 from services.media.intake import Unreadable, check_body, envelope_of, read_request
 from services.media.resolve import OFF_LOOP_BYTES, Resolution
@@ -64,11 +65,22 @@ class MediaStage:
         self._check_time(envelope, clock.now_ms())
         spent = resolved.timings_ms | {"media": round((clock.monotonic() - started) * 1000, 3)}
         message = resolved.model_copy(update={"timings_ms": spent})
+        self._say_videos(message)
         await self._service.sender.send(MEDIA_RESOLVED.name, message, key=message.key)
+
+    def _say_videos(self, resolved: MediaResolved) -> None:
+        """For operators: what a video's routing goes by."""
+        for item in resolved.media:
+            if item.kind is MediaKind.VIDEO and item.frame_indices is not None:
+                self._service.log.info(
+                    "video routing metadata resolved", request=resolved.key, model=resolved.model,
+                    frames=item.frames, total_frames=item.total_frames, fps=item.fps, duration=item.duration,
+                    width=item.width, height=item.height, format=item.format,
+                )  # fmt: skip
 
     async def _resolve_in_time(
         self, request: Request, envelope: Envelope, body: dict[str, Any], timings: dict[str, float]
-    ) -> Any:
+    ) -> MediaResolved:
         left = (envelope.deadline_ms - self._service.clock.now_ms()) / 1000
         limit = asyncio.timeout(max(left, 0))
         try:

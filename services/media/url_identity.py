@@ -31,6 +31,11 @@ class DroppedParams:
         """URL identity; listed parameters are left out only for a tenant, so that nobody meets another's media."""
         return url_identity(self._without(url) if tenant and self._by_host else url)
 
+    def key(self, url: str, tenant: str) -> tuple[str, str]:
+        """What a URL is remembered by: without the listed parameters it is remembered for its tenant alone."""
+        without = self._without(url) if tenant and self._by_host else url
+        return (without, "") if without == url else (without, tenant)
+
     def _without(self, url: str) -> str:
         split = urlsplit(url)
         dropped = self._by_host.get((split.hostname or "").removesuffix("."))

@@ -12,6 +12,4 @@ def video_sampling(settings: Settings, model: str, model_type: str) -> Sampling 
     if loader is None:
         return None
     frames = settings.video_num_frames_by_model.get(model, settings.video_num_frames)
-    return Sampling.usual(
-        loader, settings.video_fps_by_model.get(model), frames if loader is Loader.OPENCV else None
-    )
+    return Sampling.usual(loader, settings.video_fps_by_model.get(model), frames if loader is Loader.OPENCV else None)

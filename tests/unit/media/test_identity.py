@@ -272,7 +272,7 @@ class TestBytesOnly:
     async def test_videos_too_though_they_are_not_exact(self, strict: Stage, web: Site) -> None:
         web.content_types = {"/v.mp4": "video/mp4"}
         [item] = await strict.items({"type": "video_url", "video_url": {"url": web.url("/v.mp4")}})
-        assert (item.kind, item.reason) == (MediaKind.VIDEO, Reason.UNSUPPORTED_MEDIA)
+        assert (item.kind, item.reason) == (MediaKind.VIDEO, Reason.UNSUPPORTED_MODEL)
         assert strict.body["messages"][0]["content"][0]["video_url"]["url"] == data_uri(b"video", "video/mp4")
 
     async def test_bytes_that_are_no_image_still_travel(self, strict: Stage, web: Site) -> None:
@@ -297,10 +297,12 @@ class TestBytesOnly:
 
 
 class TestVideo:
+    """Of a model without a folder; test_video_items.py has the others."""
+
     async def test_has_an_identity_and_is_not_exact(self, stage: Stage, web: Site) -> None:
         url = web.url("/v.mp4")
         [item] = await stage.items({"type": "video_url", "video_url": {"url": url}})
-        assert seen(item) == (IdentitySource.URL, False, Reason.UNSUPPORTED_MEDIA)
+        assert seen(item) == (IdentitySource.URL, False, Reason.UNSUPPORTED_MODEL)
         assert item.identity == url_identity(url)
         assert web.total == 0
 

@@ -43,7 +43,7 @@ class TestKinds:
             ({"type": "image_url", "image_url": URL}, MediaKind.IMAGE, None),
             ({"image_url": URL}, MediaKind.IMAGE, None),
             ({"image_url": {"url": URL, "detail": "low"}}, MediaKind.IMAGE, None),
-            ({"type": "video_url", "video_url": {"url": URL}}, MediaKind.VIDEO, Reason.UNSUPPORTED_MEDIA),
+            ({"type": "video_url", "video_url": {"url": URL}}, MediaKind.VIDEO, None),
             ({"type": "audio_url", "audio_url": {"url": URL}}, MediaKind.AUDIO, Reason.AUDIO),
             ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, MediaKind.AUDIO, Reason.AUDIO),
             ({"type": "input_image", "image_url": URL}, MediaKind.OTHER, Reason.UNSUPPORTED_MEDIA),
