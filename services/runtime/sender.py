@@ -13,6 +13,7 @@ from aiokafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
     TopicAuthorizationFailedError,
+    UnknownError,
     UnknownTopicOrPartitionError,
 )
 from prometheus_client import Counter
@@ -21,7 +22,7 @@ from schemas.decision import Position
 from schemas.types import Message
 from services.runtime import trace
 from services.runtime.admin import Admin
-from services.runtime.connection import ENVELOPE_BYTES, producer_options
+from services.runtime.connection import ENVELOPE_BYTES, producer_options, profile_of
 from services.runtime.errors import BadRecord, Transient
 from services.runtime.logs import get_logger
 from services.runtime.metrics import RECORDS_SENT, SEND_FAILURES, topic_label
@@ -189,7 +190,7 @@ class KafkaSender:
             await producer.start()
         except KafkaError as error:
             await producer.stop()
-            raise Transient(f"no broker answers at {self._settings.kafka_bootstrap}: {error}") from error
+            raise not_connected(self._settings, error) from error
         return producer
 
     async def _revive(self, broken: AIOKafkaProducer, error: KafkaError) -> None:
@@ -211,3 +212,13 @@ class KafkaSender:
             await asyncio.wait_for(broken.stop(), _STOP_SECONDS)
         except (KafkaError, TimeoutError):
             _log.debug("the replaced producer did not stop in order", stage=self._stage)
+
+
+def not_connected(settings: Settings, error: KafkaError) -> Transient:
+    """Why a producer could not be made, and how to mend it where that can be known."""
+    if isinstance(error, UnknownError) and profile_of(settings).idempotent:
+        return Transient(
+            f"the broker at {settings.kafka_bootstrap} makes no idempotent producer: the embedded broker of "
+            "`kvroute up` never does, and wants KVROUTE_KAFKA_PROFILE=embedded; from Apache Kafka it passes"
+        )
+    return Transient(f"no broker answers at {settings.kafka_bootstrap}: {error}")

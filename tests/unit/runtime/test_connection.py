@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from aiokafka.errors import KafkaConnectionError, UnknownError
 from pydantic import SecretStr
 
 from services.runtime.connection import client_options, consumer_options, group_options, producer_options
 from services.runtime.errors import ConfigError
+from services.runtime.sender import not_connected
 from services.runtime.settings import Settings
 
 KAFKA = Settings(kafka_bootstrap="a:1, b:2")
@@ -71,3 +73,10 @@ def test_tls_names_the_setting_whose_file_is_missing_or_wrong(tmp_path: Path) ->
     wrong.write_text("no certificate")
     with pytest.raises(ConfigError, match="expected PEM files"):
         client_options(Settings(kafka_security_protocol="SSL", kafka_ssl_cert=wrong))
+
+
+def test_a_broker_without_idempotent_producers_is_told_from_one_that_is_away() -> None:
+    kafka, embedded = Settings(), Settings(kafka_profile="embedded")
+    assert "KVROUTE_KAFKA_PROFILE=embedded" in str(not_connected(kafka, UnknownError()))
+    assert "no broker answers at 127.0.0.1:9092" in str(not_connected(kafka, KafkaConnectionError()))
+    assert "no broker answers" in str(not_connected(embedded, UnknownError()))
