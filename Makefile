@@ -19,17 +19,18 @@ $(STAMP): pyproject.toml uv.lock .ci/venv
 	@.ci/venv $(VENV)
 	@touch $@
 
-demo: $(STAMP) ## six requests with images through the whole pipeline, as a table; exit code 0 only if all went right
+demo: $(STAMP) ## text, images and videos through the whole pipeline, as a table; exit code 0 only if all went right
 	@$(BIN)/kvroute demo --table $(ARGS)
 
 up: $(STAMP) ## everything in one process with an embedded broker and SQLite; ARGS="--engines 3"
 	@$(BIN)/kvroute up $(ARGS)
 
 test: $(STAMP) ## unit, contract, integration, end to end; KAFKA_HOME=... adds Apache Kafka; ARGS="-k router"
-	@$(BIN)/pytest $(ARGS) tests
+	@$(BIN)/pytest -q -n 2 $(ARGS) tests/unit
+	@$(BIN)/pytest $(ARGS) --ignore tests/unit tests
 
 unit: $(STAMP) ## the quick tests only
-	@$(BIN)/pytest -q $(ARGS) tests/unit
+	@$(BIN)/pytest -q -n 2 $(ARGS) tests/unit
 
 lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check .

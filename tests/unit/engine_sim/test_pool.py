@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
@@ -191,6 +191,7 @@ class AnyUse(RuleBasedStateMachine):
 
 
 TestAnyUse = AnyUse.TestCase
+TestAnyUse.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), max_size=30), st.integers(6, 14))
