@@ -17,6 +17,7 @@ import orjson
 from schemas.request import Claim, Request
 from schemas.types import request_key
 from services.runtime.errors import Refused
+from services.runtime.json_bounds import MOST_VALUES, has_more_values
 
 MAX_DEADLINE_MS = 600_000
 _RELATIVE_BELOW = 10_000_000_000
@@ -74,6 +75,8 @@ class Asked:
 
 def read_body(raw: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises Refused (400): lone surrogates and broken UTF-8 are no JSON here."""
+    if has_more_values(raw):
+        raise Refused(400, f"the body has more than {MOST_VALUES:,} JSON values", code="too_complex")
     try:
         body = orjson.loads(raw)
     except (orjson.JSONDecodeError, RecursionError):

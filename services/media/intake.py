@@ -16,6 +16,7 @@ from xxhash import xxh3_64_hexdigest
 from schemas.request import Envelope, Request
 from services.runtime.bus import Record
 from services.runtime.errors import BadRecord, KvrouteError, Refused
+from services.runtime.json_bounds import MOST_VALUES, has_more_values
 
 MAX_DEADLINE_MS = 600_000
 _CLOCK_SKEW_MS = 60_000
@@ -47,6 +48,9 @@ def read_request(record: Record) -> Request:
     """Decode a record's value. Raises Unreadable for what is no request: not JSON, null, wrong types, bad reply_to."""
     if not record.value:
         raise Unreadable(BadRecord("empty", "the record has no value, expected a JSON object with a body"), None)
+    if has_more_values(record.value):
+        bad = BadRecord("too_complex", f"the record has more than {MOST_VALUES:,} JSON values: it is not parsed")
+        raise Unreadable(bad, None)
     try:
         value = orjson.loads(record.value)
     except (orjson.JSONDecodeError, RecursionError) as error:
@@ -67,6 +71,19 @@ def read_request(record: Record) -> Request:
     except RecursionError:
         bad = BadRecord("too_deep", "the record nests deeper than can be handled")
         raise Unreadable(bad, _recover(value, record)) from None
+
+
+def parse_body(raw: bytes) -> dict[str, Any]:
+    """The JSON object of a body that was kept outside its record. Raises Refused (400)."""
+    if has_more_values(raw):
+        raise Refused(400, f"the body has more than {MOST_VALUES:,} JSON values", code="too_complex")
+    try:
+        body = orjson.loads(raw)
+    except (orjson.JSONDecodeError, RecursionError):
+        raise Refused(400, "the body is not JSON in UTF-8", code="not_json") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "the body is not a JSON object", code="invalid_request")
+    return body
 
 
 def request_id_of(request: Request, record: Record) -> str:

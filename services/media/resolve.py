@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ import orjson
 from schemas.media import MediaItem, MediaResolved
 from schemas.request import Claim, Envelope, Request
 from services.media.identify import Identifier
+from services.media.intake import parse_body
 from services.media.modes import Mode, Modes
 from services.media.parts import Found, find_media, set_url
 from services.media.seen import Asking, Scope, item_of
@@ -20,7 +22,9 @@ from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 from services.runtime.topics import RECORD_LIMIT_BYTES
 
-OFF_LOOP_BYTES = 256 << 10
+OFF_LOOP_BYTES = 64 << 10
+"""Of the record or body: above, walking through it takes more than a few milliseconds."""
+
 _AT_ONCE = 16
 _MOST_MEDIA = 4
 """Times KVROUTE_MEDIA_MAX_ITEMS: above the setting media are not looked at, above this the request is refused."""
@@ -51,26 +55,31 @@ class Resolution:
             )
         try:
             raw = await self._blobs.get(claim)
-            body = await run_in_thread(orjson.loads, raw)
         except BlobGone as error:
             raise Refused(503, str(error), type="server_error", code="body_gone") from None
-        except ValueError:
-            raise Refused(400, "the body is not JSON in UTF-8", code="not_json") from None
-        if not isinstance(body, dict):
-            raise Refused(400, "the body is not a JSON object", code="invalid_request")
-        return body
+        return await run_in_thread(parse_body, raw)
 
     async def resolve(
-        self, request: Request, envelope: Envelope, body: dict[str, Any], timings_ms: dict[str, float]
+        self,
+        request: Request,
+        envelope: Envelope,
+        body: dict[str, Any],
+        timings_ms: dict[str, float],
+        *,
+        large: bool = False,
     ) -> MediaResolved:
-        """The request as the next stage gets it. Changes ``body``: uuids out, bytes in."""
+        """The request as the next stage gets it. Changes ``body``: uuids out, bytes in.
+
+        ``large``: the body may have many parts, and is walked through beside the event loop.
+        """
         most = self._max_items * _MOST_MEDIA
-        found = find_media(body, trust_uuid=self._trust_uuid, max_items=most)
+        look = partial(find_media, body, trust_uuid=self._trust_uuid, max_items=most)
+        found = await run_in_thread(look) if large else look()
         mode = self._modes.of(envelope.model, request.identity)
         items = await self._identify_all(found, body, mode, envelope)
         if envelope.cache_salt and "cache_salt" not in body:
             body["cache_salt"] = envelope.cache_salt
-        raw = await self._encode(body, request)
+        raw = await self._encode(body, large=large)
         text, claim = await self._place_body(raw)
         carried = {name: getattr(envelope, name) for name in Envelope.model_fields if name != "timings_ms"}
         return MediaResolved(**carried, timings_ms=timings_ms, body=text, body_claim=claim, media=items)
@@ -101,8 +110,7 @@ class Resolution:
             raise _most_telling(group_error) from None
         return [task.result() for task in tasks]
 
-    async def _encode(self, body: dict[str, Any], request: Request) -> bytes:
-        large = request.body_claim is not None and request.body_claim.size > OFF_LOOP_BYTES
+    async def _encode(self, body: dict[str, Any], *, large: bool) -> bytes:
         try:
             return await run_in_thread(orjson.dumps, body) if large else orjson.dumps(body)
         except (TypeError, RecursionError):

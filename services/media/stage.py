@@ -57,9 +57,10 @@ class MediaStage:
         started = clock.monotonic()
         waited = max(0, clock.now_ms() - record.timestamp_ms) if record.timestamp_ms > 0 else 0
         timings: dict[str, float] = {"media_wait": float(waited)}
+        large = request.body_claim is not None or len(record.value or b"") > OFF_LOOP_BYTES
         stated = asyncio.ensure_future(self._state_accepted(envelope, timings))
         try:
-            resolved = await self._resolve_in_time(request, envelope, body, timings)
+            resolved = await self._resolve_in_time(request, envelope, body, timings, large=large)
         finally:
             await stated
         self._check_time(envelope, clock.now_ms())
@@ -79,13 +80,13 @@ class MediaStage:
                 )  # fmt: skip
 
     async def _resolve_in_time(
-        self, request: Request, envelope: Envelope, body: dict[str, Any], timings: dict[str, float]
+        self, request: Request, envelope: Envelope, body: dict[str, Any], timings: dict[str, float], *, large: bool
     ) -> MediaResolved:
         left = (envelope.deadline_ms - self._service.clock.now_ms()) / 1000
         limit = asyncio.timeout(max(left, 0))
         try:
             async with limit:
-                return await self._resolution.resolve(request, envelope, body, timings)
+                return await self._resolution.resolve(request, envelope, body, timings, large=large)
         except TimeoutError:
             if limit.expired():
                 raise deadline_exceeded(0) from None

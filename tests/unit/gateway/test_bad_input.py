@@ -33,6 +33,7 @@ class TestBodies:
             (b"[" * 10_000 + b"]" * 10_000, "not_json"),
             (rb'{"model": "\ud800", "messages": []}', "not_json"),
             (b'{"a":' + b"[" * 600 + b"]" * 600 + b"}", "too_deep"),
+            (b'{"a":[' + b"[]," * 5_000_000 + b"0]}", "too_complex"),
         ],
     )
     async def test_that_are_no_requests(self, gateway: Gateway, data: bytes, code: str) -> None:

@@ -44,6 +44,7 @@ class TestWhatIsNoRequest:
             (b'{"body": {}, "identity": "magic"}', "invalid_message"),
             (b"[" * 10_000 + b"]" * 10_000, "not_json"),
             (b'{"body":' + b"[" * 10_000 + b"]" * 10_000 + b"}", "not_json"),
+            (b'{"body":{"x":[' + b"[]," * 300_000 + b"0]}}", "too_complex"),
             (rb'{"body": {"model": "\ud800"}}', "not_json"),
         ],
     )
