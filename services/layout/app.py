@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
@@ -10,9 +11,12 @@ from pydantic import ValidationError
 from schemas.expanded import Expanded
 from schemas.media import MediaResolved
 from schemas.worker import Worker
+from services.kv.reason import Reason
 from services.layout.cards import Cards
+from services.layout.contract import Proof
 from services.layout.fleet import Fleet
 from services.layout.lay_out import lay_out
+from services.layout.layouter import Layouter
 from services.layout.routing_events import VideoRouting
 from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.bus import Record
@@ -23,9 +27,11 @@ from services.runtime.refusal import cancelled, deadline_exceeded, refuse
 from services.runtime.service import Service
 from services.runtime.settings import Settings
 from services.runtime.topics import EXPANDED, MEDIA_RESOLVED, WORKERS
+from services.runtime.video_sampling import video_sampling
 
 GROUP = "layout"
 STAGE = "layout"
+_NO_FOLDER = (Reason.UNSUPPORTED_MODEL, "no usable model folder says how the model's videos are laid out")
 
 M = TypeVar("M", MediaResolved, Worker)
 
@@ -61,7 +67,7 @@ class Layout:
         else:
             changed = self._fleet.register(_decoded(Worker, record))
         for model in changed:
-            self._video.note(model, self._fleet.proof(model, "") if self._fleet.serves(model) else None)
+            self._say_videos(model)
 
     async def take(self, record: Record) -> None:
         """One resolved request: expanded, refused, or dropped because it was cancelled."""
@@ -98,8 +104,7 @@ class Layout:
         def work() -> Expanded:
             """In a thread: everything that takes milliseconds."""
             layouter = self._cards.get(model)
-            variant = "" if layouter is None else layouter.card.variant
-            proof = self._fleet.proof(model, variant)
+            proof = self._proof(model, layouter)
             return lay_out(
                 resolved, _parsed(text), layouter, proof, block_sizes, model=model, lora=resolved.lora or lora
             )
@@ -119,6 +124,23 @@ class Layout:
     async def _warm(self) -> None:
         for model in self._cards.names:
             await run_in_thread(self._cards.get, model)
+            self._say_videos(model)
+
+    def _proof(self, model: str, layouter: Layouter | None) -> Proof:
+        """What the workers prove of the layout that the model folder says."""
+        if layouter is None:
+            return replace(self._fleet.proof(model, ""), video=_NO_FOLDER)
+        card = layouter.card
+        sampling = video_sampling(self._settings, model, card.model_type)
+        known = card.family is not None and sampling is not None and card.family.video_variant
+        return self._fleet.proof(model, card.variant, sampling.name if sampling is not None and known else None)
+
+    def _say_videos(self, model: str) -> None:
+        """Tell operators what became of a model's videos; nothing of a model whose folder is still being read."""
+        if not self._fleet.serves(model):
+            self._video.note(model, None)
+        elif model not in self._cards or self._cards.loaded(model):
+            self._video.note(model, self._proof(model, self._cards.get(model)))
 
     def _unusable(self, model: str, what: str) -> None:
         self._service.log.error("model folder unusable", model=model, problem=what)

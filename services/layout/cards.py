@@ -41,6 +41,10 @@ class Cards:
     def __contains__(self, model: str) -> bool:
         return model in self._folders
 
+    def loaded(self, model: str) -> bool:
+        """Whether ``get`` answers at once."""
+        return model in self._loaded
+
     def get(self, model: str) -> Layouter | None:
         """The model's layouter, None if it has no folder or an unusable one. May take seconds the first time."""
         if model in self._loaded:

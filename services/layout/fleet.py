@@ -17,7 +17,7 @@ class Fleet:
         self._workers: dict[str, Worker] = {}
         self._serving: dict[str, tuple[Worker, ...]] = {}
         self._adapters: dict[str, str] = {}
-        self._proofs: dict[tuple[str, str], Proof] = {}
+        self._proofs: dict[tuple[str, str, str | None], Proof] = {}
 
     def register(self, worker: Worker) -> set[str]:
         """Take a registration. The models it may have changed."""
@@ -48,12 +48,14 @@ class Fleet:
         """Block sizes of the model's live workers."""
         return {worker.block_size for worker in self.live(model)}
 
-    def proof(self, model: str, variant: str) -> Proof:
-        """What the model's live workers have proven of a layout."""
+    def proof(self, model: str, variant: str, sampling: str | None = None) -> Proof:
+        """What the model's live workers have proven of a layout, and of how we take frames of its videos."""
         proofs = self._proofs  # held: a change meanwhile puts a new one in its place, and this answer is not kept there
-        known = proofs.get((model, variant))
+        known = proofs.get((model, variant, sampling))
         if known is None:
-            known = proofs[model, variant] = proof_of(self.live(model), variant, required=self._require_contract)
+            known = proofs[model, variant, sampling] = proof_of(
+                self.live(model), variant, sampling=sampling, required=self._require_contract
+            )
         return known
 
     def _sort(self, models: set[str]) -> set[str]:
@@ -70,5 +72,5 @@ class Fleet:
         served = [worker for workers in self._serving.values() for worker in workers]
         self._adapters = {adapter: worker.model for worker in served for adapter in worker.loras}
         kept = self._serving.keys() - models
-        self._proofs = {pair: proof for pair, proof in list(self._proofs.items()) if pair[0] in kept}
+        self._proofs = {asked: proof for asked, proof in list(self._proofs.items()) if asked[0] in kept}
         return models

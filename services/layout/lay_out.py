@@ -56,7 +56,8 @@ def lay_out(
 
 def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: Layouter | None, proof: Proof) -> View:
     family, proof = _proven_family(layouter, proof)
-    shapes = [_shape(item, proof) for item in resolved.media]
+    kinds = [item.kind for item in resolved.media]
+    shapes = [_shape(item, proof, kinds[: index + 1].count(item.kind)) for index, item in enumerate(resolved.media)]
     if layouter is None:
         detail = f"no usable model folder is known for {resolved.model}"
         return View([], reason=Reason.TEMPLATE_MISSING, detail=detail, prompt_tokens=estimate_tokens(body, shapes))
@@ -67,21 +68,26 @@ def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: Layouter |
 
 
 def _proven_family(layouter: Layouter | None, proof: Proof) -> tuple[Family | None, Proof]:
-    """The variant of the model's layout that its workers proved; where there is no such, images are not exact."""
+    """The variants of the model's layout that its workers proved; where there is no such, its media are not exact."""
     family = None if layouter is None else layouter.card.family
-    if family is None or proof.image_variant is None:
-        return family, proof
+    if family is None:
+        return None, proof
     try:
-        return family.chosen(image=proof.image_variant), proof
+        family = family.chosen(image=proof.image_variant)
     except UnknownVariant as error:
-        return family, replace(proof, image=(Reason.CONTRACT_MISMATCH, str(error)))
+        proof = replace(proof, image=(Reason.CONTRACT_MISMATCH, str(error)))
+    try:
+        family = family.chosen(video=proof.video_variant)
+    except UnknownVariant as error:
+        proof = replace(proof, video=(Reason.CONTRACT_MISMATCH, str(error)))
+    return family, proof
 
 
-def _shape(item: MediaItem, proof: Proof) -> MediaShape:
+def _shape(item: MediaItem, proof: Proof, number: int) -> MediaShape:
     shape = MediaShape.of(item)
     if shape.reason is not None:
         return shape
-    why = proof.of(item.kind, (item.height or 0) * (item.width or 0))
+    why = proof.of(item.kind, (item.height or 0) * (item.width or 0) * (item.frames or 1), number)
     return shape if why is None else replace(shape, reason=why[0], detail=why[1])
 
 

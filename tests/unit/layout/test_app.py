@@ -169,16 +169,34 @@ async def test_a_dead_letters_message_holds_no_payload(stage: Made) -> None:
 
 
 async def test_workers_come_change_and_go(stage: Made) -> None:
+    harness = stage()
+    await harness.push(WORKERS, worker())
+    await harness.push(WORKERS, Worker.model_validate(worker().model_dump() | {"block_size": 32}))
+    assert sorted((await push(harness))[0].addresses) == [32]
+    await harness.push(WORKERS, None, key="w1")
+    assert (await push(harness))[1].addresses == {}
+
+
+async def test_operators_hear_of_each_change_of_a_models_videos(stage: Made) -> None:
+    """Once its folder was read: before that nobody knows."""
+    cards = Cards({"qwen": MODELS / "qwen2.5-vl"})
+    proven = worker().contract
+    assert proven is not None
+    video = proven.image.model_copy(update={"sampling": "qwen2_vl/fps=2"})
     with structlog.testing.capture_logs() as logs:
-        harness = stage()
-        await harness.push(WORKERS, worker())
-        await harness.push(WORKERS, Worker.model_validate(worker().model_dump() | {"block_size": 32}))
-        assert sorted((await push(harness))[0].addresses) == [32]
-        await harness.push(WORKERS, None, key="w1")
-        assert (await push(harness))[1].addresses == {}
+        harness = stage(cards)
+        await harness.push(WORKERS, worker("w0"))
+        cards.get("qwen")
+        for contract in (proven, proven.model_copy(update={"video": video})):
+            await harness.push(WORKERS, worker("w0").model_copy(update={"contract": contract}))
+        await harness.push(WORKERS, worker("w2"))
+        await harness.push(WORKERS, worker("w3", "folderless"))
     said = [log for log in logs if log["event"].startswith("exact video routing")]
-    assert [(log["event"], log["model"], log["reason"]) for log in said] == [
-        ("exact video routing disabled", "qwen", "unsupported_media")
+    assert [(log["event"].split()[-1], log["model"], log.get("reason")) for log in said] == [
+        ("disabled", "qwen", "contract_missing"),
+        ("enabled", "qwen", None),
+        ("disabled", "qwen", "contract_missing"),
+        ("disabled", "folderless", "unsupported_model"),
     ]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from schemas.media import MediaKind
 from schemas.worker import ModalityContract, Worker
 from services.kv.reason import Reason
-from services.layout.contract import VIDEO_OFF, Proof, proof_of
+from services.layout.contract import NO_VIDEO, Proof, proof_of
 from tests.unit.layout.workers import contract, proven, worker
 
 FAILED = ModalityContract(proven=False, variant="", detail="no variant matched")
@@ -95,7 +97,66 @@ def test_belief_can_be_asked_for() -> None:
     assert reasons(required=False) == reasons(worker(contract=None), required=False) == (None, None)
 
 
-def test_videos_are_off_in_this_version() -> None:
-    for proof in (Proof(), proof_of([], "x"), proof_of([worker()], "qwen2_5_vl"), proof_of([], "x", required=False)):
-        assert proof.of(MediaKind.VIDEO) == VIDEO_OFF
-    assert Proof().of(MediaKind.AUDIO) is None
+class TestVideos:
+    """Exact where all workers proved one layout and take the frames that we take."""
+
+    RULE = "qwen2_vl/fps=2"
+
+    def why(self, *live: Worker, sampling: str | None = RULE) -> Reason | None:
+        found = proof_of(live, "qwen2_5_vl", sampling=sampling).video
+        return found and found[0]
+
+    def videos(self, **fields: Any) -> ModalityContract:
+        return proven(**({"sampling": self.RULE} | fields))
+
+    def test_all_proved_the_same(self) -> None:
+        live = [worker(name, contract=contract(video=self.videos())) for name in ("w1", "w2")]
+        proof = proof_of(live, "qwen2_5_vl", sampling=self.RULE)
+        assert (proof.video, proof.video_variant) == (None, "qwen2_5_vl")
+
+    @pytest.mark.parametrize(
+        ("video", "reason"),
+        [
+            (ModalityContract(), Reason.CONTRACT_MISSING),
+            (FAILED, Reason.CONTRACT_MISMATCH),
+            (proven("qwen3_vl", sampling=RULE), Reason.CONTRACT_MISMATCH),
+            (proven(sampling="qwen2_vl/fps=4"), Reason.CONTRACT_MISMATCH),
+            (proven(), Reason.CONTRACT_MISMATCH),
+            (proven(sampling=RULE, verbatim_identity=False), Reason.UNSUPPORTED_ENGINE),
+        ],
+    )
+    def test_one_that_did_not(self, video: ModalityContract, reason: Reason) -> None:
+        assert self.why(worker(contract=contract(video=video))) is reason
+
+    def test_workers_that_disagree(self) -> None:
+        one = worker("w1", contract=contract(video=self.videos()))
+        pruned = worker("w2", contract=contract(video=self.videos(variant="qwen2_5_vl/evs-0.5")))
+        denser = worker("w2", contract=contract(video=self.videos(sampling="qwen2_vl/fps=4")))
+        assert self.why(one, pruned) is self.why(one, denser) is Reason.WORKERS_DISAGREE
+        assert self.why(one, worker("w2", contract=None)) is Reason.CONTRACT_MISSING
+
+    def test_an_engine_that_cannot_say_videos(self) -> None:
+        there = worker(engine="sglang", engine_version="0.6.0", contract=contract(video=self.videos()))
+        assert self.why(there) is Reason.UNSUPPORTED_ENGINE
+
+    def test_a_family_without(self) -> None:
+        for live in ([], [worker(contract=contract(video=self.videos()))]):
+            for required in (True, False):
+                assert proof_of(live, "qwen2_5_vl", required=required).video == NO_VIDEO
+
+    def test_beyond_what_the_probes_covered(self) -> None:
+        live = [worker(contract=contract(video=self.videos(max_pixels=1000, max_items=1)))]
+        proof = proof_of(live, "qwen2_5_vl", sampling=self.RULE)
+        assert proof.of(MediaKind.VIDEO, 1000) is None
+        assert proof.of(MediaKind.VIDEO, 1001) == (
+            Reason.CONTRACT_MISSING, "the video has 1001 pixels, layouts are proven up to 1000",
+        )  # fmt: skip
+        second = proof.of(MediaKind.VIDEO, 10, 2)
+        assert second is not None
+        assert second[0] is Reason.CONTRACT_MISSING
+
+    def test_belief_can_be_asked_for(self) -> None:
+        assert proof_of([], "qwen2_5_vl", sampling=self.RULE, required=False).video is None
+
+    def test_audio_has_its_reason_elsewhere(self) -> None:
+        assert Proof().of(MediaKind.AUDIO) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.worker import WorkerState
 from services.kv.reason import Reason
-from services.layout.contract import VIDEO_OFF, Proof
+from services.layout.contract import NO_VIDEO, Proof
 from services.layout.fleet import Fleet
 from services.layout.routing_events import VideoRouting
 from tests.unit.layout.workers import worker
@@ -77,9 +77,10 @@ class TestVideoRouting:
                 said.append((event, fields))
 
         routing = VideoRouting(Log())
-        for proof in (Proof(), Proof(), Proof(video=None), Proof(video=None), Proof(), None, Proof()):
+        off = Proof(video=NO_VIDEO)
+        for proof in (off, off, Proof(), Proof(), off, None, off):
             routing.note("qwen", proof)
-        disabled = {"model": "qwen", "reason": "unsupported_media", "detail": VIDEO_OFF[1]}
+        disabled = {"model": "qwen", "reason": "unsupported_media", "detail": NO_VIDEO[1]}
         assert said == [
             ("exact video routing disabled", disabled),
             ("exact video routing enabled", {"model": "qwen"}),

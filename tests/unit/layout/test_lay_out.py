@@ -11,7 +11,7 @@ from schemas.media import IdentitySource, MediaItem, MediaKind, MediaResolved
 from services.kv.address import Span, addresses
 from services.kv.reason import Reason
 from services.layout import lay_out as module
-from services.layout.contract import Proof
+from services.layout.contract import Bounds, Proof
 from services.layout.lay_out import lay_out
 from tests.unit.layout.golden import layouter
 
@@ -117,14 +117,32 @@ def test_text_without_a_contract_leaves_nothing() -> None:
     assert found.prompt_tokens > 48
 
 
-def test_a_video_never_is_exact_in_this_version() -> None:
-    video = MediaItem(
-        kind=MediaKind.VIDEO, message=0, part=0, identity=1, forward=True, height=64, width=64,
-        frame_indices=[0, 1], frames=2, fps=2.0,
-    )  # fmt: skip
-    found = expand(resolved(video), body({"type": "video_url", "video_url": {"url": "x"}}))
-    assert found.reason is Reason.UNSUPPORTED_MEDIA
-    assert found.spans == []
+VIDEO = MediaItem(
+    kind=MediaKind.VIDEO, message=0, part=0, identity=1, forward=True, height=64, width=64,
+    frame_indices=[0, 1, 2, 3], frames=4, fps=2.0,
+)  # fmt: skip
+
+
+def test_a_video_is_laid_out_as_the_workers_proved() -> None:
+    asked = resolved(VIDEO), body({"type": "video_url", "video_url": {"url": "x"}})
+    whole = expand(*asked, Proof(video_variant="qwen2_5_vl"))
+    pruned = expand(*asked, Proof(video_variant="qwen2_5_vl/evs-0.5"))
+    assert [found.reason for found in (whole, pruned)] == [None, None]
+    assert pruned.spans[0].length < whole.spans[0].length
+    assert whole.exact_tokens == whole.prompt_tokens
+
+
+def test_a_video_that_is_not_proven_leaves_the_text_before_it() -> None:
+    asked = resolved(VIDEO.model_copy(update={"part": 1})), body(TEXT, {"type": "video_url", "video_url": {"url": "x"}})
+    for proof, reason in (
+        (Proof(video=(Reason.CONTRACT_MISSING, "w1")), Reason.CONTRACT_MISSING),
+        (Proof(video_variant="qwen2_5_vl/unheard-of"), Reason.CONTRACT_MISMATCH),
+        (Proof(video_bounds=Bounds(pixels=64 * 64 * 4 - 1)), Reason.CONTRACT_MISSING),
+        (Proof(video_bounds=Bounds(items=0)), Reason.CONTRACT_MISSING),
+    ):
+        found = expand(*asked, proof)
+        assert (found.reason, found.spans, found.media[0].forward) == (reason, [], False)
+        assert found.exact_tokens > 0
 
 
 def test_without_a_folder_only_the_load_counts() -> None:
