@@ -36,7 +36,7 @@ class Choice:
 def choose(prompt: Prompt, slots: Sequence[SlotView], policy: Policy, parameters: Parameters, seed: int) -> Choice:
     """Score the slots (at least one, in the order of worker and rank) and choose."""
     draw = Draw(seed)
-    terms = [cost_terms(prompt, slot, parameters) for slot in slots]
+    terms = cost_terms(prompt, slots, parameters)
     costs = policy.costs(prompt, terms, parameters, draw)
     scored = [Scored(term, cost) for term, cost in zip(terms, costs, strict=True)]
     least = min(costs)

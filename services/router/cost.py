@@ -11,6 +11,7 @@ of media that are not resident as a whole, by their own weight: the encoder must
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.router.situation import Parameters, Prompt, SlotView
@@ -20,20 +21,31 @@ HOST_TOKENS = 0.75
 DISK_TOKENS = 0.25
 
 
-@dataclass(slots=True)
-class Terms:
-    """Every number of one slot's cost."""
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What a prompt finds on a slot, and what is left to do there. Slots that hold the same of it share one."""
 
-    slot: SlotView
     confirmed: Overlap
     usable: int
     """Usable blocks that events confirm."""
     counted: Overlap
     """Usable blocks by tier, predicted ones among the device's."""
     predicted: int
+    credit: float
+    """Blocks taken off the prefill."""
     vision_tokens: int
+    prefill_tokens: float
+    """Tokens of the prompt in the prefill term, vision work included; cached blocks of dear tiers count in part."""
     new_prefill_tokens: int
     """Tokens this prompt would add to the slot's prefill, vision work included."""
+
+
+@dataclass(slots=True)
+class Terms:
+    """Every number of one slot's cost."""
+
+    slot: SlotView
+    reuse: Reuse
     new_decode_blocks: int
     prefill_cost: float
     decode_cost: float
@@ -41,37 +53,44 @@ class Terms:
     cost: float
 
 
-def cost_terms(prompt: Prompt, slot: SlotView, parameters: Parameters) -> Terms:
-    """The terms of one slot."""
+def cost_terms(prompt: Prompt, slots: Sequence[SlotView], parameters: Parameters) -> list[Terms]:
+    """The terms of all slots. Of a thousand most hold nothing of the prompt: what is the same is reckoned once."""
+    known: dict[tuple[int, Overlap, int], Reuse] = {}
+    scale, weight = parameters.prefill_scale, parameters.request_weight
+    found: list[Terms] = []
+    for slot in slots:
+        size = slot.block_size
+        held = (size, slot.overlap, slot.overlap_predicted)
+        reuse = known.get(held)
+        if reuse is None:
+            reuse = known[held] = _reuse(prompt, slot, parameters)
+        prefill = scale * max(0.0, (slot.active_prefill_tokens + reuse.prefill_tokens) / size - reuse.credit)
+        new_blocks = prompt.prompt_tokens // size - slot.active_prefix_blocks
+        decode = float(slot.active_decode_blocks + new_blocks)
+        requests = weight * slot.active_requests
+        found.append(Terms(slot, reuse, new_blocks, prefill, decode, requests, prefill + decode + requests))
+    return found
+
+
+def _reuse(prompt: Prompt, slot: SlotView, parameters: Parameters) -> Reuse:
     size = slot.block_size
     confirmed = slot.overlap
-    usable = prompt.usable(confirmed.blocks, size)
     predicted = max(slot.overlap_predicted, confirmed.blocks)
     counted = _with_predicted(confirmed, predicted).limited(prompt.usable(predicted, size)) if predicted else NO_OVERLAP
     device, host, disk = counted
     cached = (device + HOST_TOKENS * host + DISK_TOKENS * disk) * size
-    credit = parameters.overlap_credit * device + parameters.host_credit * host + parameters.disk_credit * disk
-    cached_tokens = (device + host + disk) * size
+    cached_tokens = counted.blocks * size
     vision = prompt.vision_tokens(cached_tokens)
     weighted_vision = parameters.vision_weight * vision
-    prefill_tokens = slot.active_prefill_tokens + max(0.0, prompt.prompt_tokens - cached) + cached + weighted_vision
-    prefill = parameters.prefill_scale * max(0.0, prefill_tokens / size - credit)
-    new_blocks = prompt.blocks(size) - slot.active_prefix_blocks
-    decode = float(slot.active_decode_blocks + new_blocks)
-    requests = parameters.request_weight * slot.active_requests
-    return Terms(
-        slot=slot,
+    return Reuse(
         confirmed=confirmed,
-        usable=usable,
+        usable=prompt.usable(confirmed.blocks, size),
         counted=counted,
         predicted=predicted,
+        credit=parameters.overlap_credit * device + parameters.host_credit * host + parameters.disk_credit * disk,
         vision_tokens=vision,
+        prefill_tokens=max(0.0, prompt.prompt_tokens - cached) + cached + weighted_vision,
         new_prefill_tokens=round(max(0, prompt.prompt_tokens - cached_tokens) + weighted_vision),
-        new_decode_blocks=new_blocks,
-        prefill_cost=prefill,
-        decode_cost=decode,
-        request_cost=requests,
-        cost=prefill + decode + requests,
     )
 
 

@@ -83,7 +83,7 @@ def _why(expanded: Expanded, chosen: Scored, able: Eligible) -> tuple[Reason | N
     slot = chosen.terms.slot
     if able.unseen_block_size and slot.block_size not in expanded.addresses:
         return Reason.BLOCK_SIZE_UNSEEN, f"the prompt has no addresses for blocks of {slot.block_size} tokens"
-    if expanded.reason is None and slot.upper_bound and chosen.terms.confirmed.blocks:
+    if expanded.reason is None and slot.upper_bound and chosen.terms.reuse.confirmed.blocks:
         detail = f"the engine of {slot.life.worker_id} keeps several cache groups: the overlap is an upper bound"
         return Reason.HYBRID_CACHE, detail
     return expanded.reason, expanded.detail
@@ -126,10 +126,10 @@ def _decision(
         prompt_tokens=expanded.prompt_tokens,
         exact_tokens=expanded.exact_tokens,
         total_blocks=expanded.prompt_tokens // size if size else 0,
-        overlap_confirmed=chosen.confirmed.blocks if chosen else 0,
-        overlap_predicted=chosen.predicted if chosen else 0,
-        usable_blocks=chosen.usable if chosen else 0,
-        predicted_tokens=chosen.usable * size if chosen else 0,
+        overlap_confirmed=chosen.reuse.confirmed.blocks if chosen else 0,
+        overlap_predicted=chosen.reuse.predicted if chosen else 0,
+        usable_blocks=chosen.reuse.usable if chosen else 0,
+        predicted_tokens=chosen.reuse.usable * size if chosen else 0,
         addresses=expanded.addresses.get(size, []),
         candidates=_candidates(choice),
         rest=_rest(choice),
@@ -169,15 +169,15 @@ def _candidate(scored: Scored) -> Candidate:
         worker_id=slot.life.worker_id,
         dp_rank=slot.life.dp_rank,
         epoch=slot.life.epoch,
-        overlap_device=terms.confirmed.device,
-        overlap_host=terms.confirmed.host,
-        overlap_disk=terms.confirmed.disk,
-        overlap_predicted=terms.predicted,
+        overlap_device=terms.reuse.confirmed.device,
+        overlap_host=terms.reuse.confirmed.host,
+        overlap_disk=terms.reuse.confirmed.disk,
+        overlap_predicted=terms.reuse.predicted,
         active_prefill_tokens=slot.active_prefill_tokens,
         active_decode_blocks=slot.active_decode_blocks,
         active_requests=slot.active_requests,
         new_decode_blocks=terms.new_decode_blocks,
-        vision_tokens=terms.vision_tokens,
+        vision_tokens=terms.reuse.vision_tokens,
         prefill_cost=terms.prefill_cost,
         decode_cost=terms.decode_cost,
         request_cost=terms.request_cost,

@@ -138,7 +138,7 @@ class Ttft:
     @staticmethod
     def _milliseconds(term: Terms, parameters: Parameters) -> float:
         slot = term.slot
-        prefill = (slot.active_prefill_tokens + term.new_prefill_tokens) / parameters.prefill_rate * 1000
+        prefill = (slot.active_prefill_tokens + term.reuse.new_prefill_tokens) / parameters.prefill_rate * 1000
         # A request that waits or decodes takes its share of every step until the first token comes.
         steps = slot.reported.get("waiting", 0.0) + 1
         return prefill + steps * parameters.decode_interval_ms + parameters.request_weight * slot.active_requests

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from schemas.expanded import Expanded
 from schemas.worker import WorkerState
 from services.router.fleet import Fleet
@@ -39,17 +37,19 @@ class Surroundings:
             active[size] = self.ledger.active((model, size), addresses)
         members = self.fleet.members(model)
         loads = [self.ledger.load(member.life) for member in members]
-        requests: Counter[str] = Counter()
+        requests: dict[str, int] = {}
         for member, load in zip(members, loads, strict=True):
-            requests[member.life.worker_id] += load.requests
+            name = member.life.worker_id
+            requests[name] = requests.get(name, 0) + load.requests
+        states = self.fleet.states
         views = []
         for member, load in zip(members, loads, strict=True):
-            life, slot, worker = member.life, member.slot, member.worker
+            life, worker = member.life, member.worker
             size = worker.block_size
-            state = self.fleet.states.get(slot)
+            state = states.get(member.slot)
             if state is not None and state.epoch != life.epoch:
                 state = None
-            held = matches[size].of(slot, life.epoch) if size in matches else NOTHING_HELD
+            held = matches[size].of(member.slot, life.epoch) if size in matches else NOTHING_HELD
             views.append(
                 SlotView(
                     life=life,

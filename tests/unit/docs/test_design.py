@@ -66,7 +66,7 @@ def test_identities(medium: str, found: int) -> None:
 def test_costs(tokens: int, block_size: int, device: int) -> None:
     prompt = Prompt("/r", 1, "m", tokens, {block_size: range(tokens // block_size)})
     slot = SlotView(SlotEpoch("w", 0, 1), "m", block_size, overlap=Overlap(device))
-    cost = cost_terms(prompt, slot, Parameters()).cost
+    cost = cost_terms(prompt, [slot], Parameters())[0].cost
     assert row(f"{tokens} tokens") == [str(block_size), str(device), "idle", str(cost)]
 
 

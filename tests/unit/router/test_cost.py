@@ -11,7 +11,11 @@ from tests.unit.router.build import expanded, image, slot
 
 
 def terms(request, view, **parameters):
-    return cost_terms(prompt_of(request), view, Parameters(**parameters))
+    return cost_terms(prompt_of(request), [view], Parameters(**parameters))[0]
+
+
+def reuse(request, view, **parameters):
+    return terms(request, view, **parameters).reuse
 
 
 def test_check_of_the_design_prompt_128_overlap_4() -> None:
@@ -31,13 +35,13 @@ def test_a_block_is_credited_by_its_tier(tiers: dict[str, int], prefill: float) 
 
 
 def test_the_last_token_is_always_computed_so_a_whole_overlap_is_not_all_usable() -> None:
-    whole = terms(expanded(tokens=128), slot(device=8))
+    whole = reuse(expanded(tokens=128), slot(device=8))
     assert (whole.confirmed.blocks, whole.usable, whole.counted.blocks) == (8, 7, 7)
-    assert terms(expanded(tokens=129), slot(device=8)).usable == 8
+    assert reuse(expanded(tokens=129), slot(device=8)).usable == 8
 
 
 def test_what_is_cut_off_the_usable_overlap_is_its_end() -> None:
-    assert terms(expanded(tokens=128), slot(device=6, disk=2)).counted == (6, 0, 1)
+    assert reuse(expanded(tokens=128), slot(device=6, disk=2)).counted == (6, 0, 1)
 
 
 def test_active_prefill_delays_the_new_prompt() -> None:
@@ -54,7 +58,7 @@ def test_requests_weigh_if_asked_to() -> None:
 
 
 def test_predicted_blocks_count_like_the_devices() -> None:
-    found = terms(expanded(tokens=128), slot(device=1, host=1, overlap_predicted=4))
+    found = reuse(expanded(tokens=128), slot(device=1, host=1, overlap_predicted=4))
     assert found.counted == (3, 1, 0)
     assert (found.usable, found.predicted) == (2, 4)
 
@@ -68,18 +72,29 @@ def test_scale_and_credits_do_what_they_say() -> None:
 def test_an_image_that_is_not_resident_as_a_whole_is_encoded_again() -> None:
     medium, span = image(offset=20, length=40)
     request = expanded(tokens=128, media=[medium], spans=[span], vision_tokens=40)
-    assert terms(request, slot(device=3)).vision_tokens == 40
-    assert terms(request, slot(device=4)).vision_tokens == 0
+    assert reuse(request, slot(device=3)).vision_tokens == 40
+    assert reuse(request, slot(device=4)).vision_tokens == 0
     assert terms(request, slot(device=3)).prefill_cost == 8 + 40 / 16 - 3
     assert terms(request, slot(device=3), vision_weight=0.0).prefill_cost == 5.0
 
 
 def test_media_without_a_place_in_the_prompt_are_encoded_anywhere() -> None:
     request = expanded(tokens=128, vision_tokens=100)
-    assert terms(request, slot(device=7)).vision_tokens == 100
+    assert reuse(request, slot(device=7)).vision_tokens == 100
 
 
 def test_what_a_booking_adds_is_what_the_overlap_leaves() -> None:
     medium, span = image(offset=100, length=20)
     request = expanded(tokens=128, media=[medium], spans=[span], vision_tokens=20)
-    assert terms(request, slot(device=4)).new_prefill_tokens == 128 - 64 + 20
+    assert reuse(request, slot(device=4)).new_prefill_tokens == 128 - 64 + 20
+
+
+def test_many_slots_at_once_cost_what_each_costs_alone() -> None:
+    request = expanded(tokens=128)
+    views = [
+        slot(f"w{n}", device=n % 3, overlap_predicted=n % 5, active_prefill_tokens=n, block_size=16 * (1 + n % 2))
+        for n in range(60)
+    ]
+    together = cost_terms(prompt_of(request), views, Parameters())
+    assert together == [terms(request, view) for view in views]
+    assert len({id(one.reuse) for one in together}) < len(views)
