@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from schemas.lifecycle import LifecycleEvent
+from schemas.lifecycle import Lifecycle, LifecycleEvent
 from services.router.requests import RequestState, may_be_routed_again
 from services.router.slots import SlotEpoch
+
+_SAID_AS_IT_IS = (429, 503, 504)
 
 
 class Step(Enum):
@@ -34,6 +36,13 @@ class Next:
 WAIT = Next(Step.WAIT)
 
 
+def final_status(end: Lifecycle) -> int:
+    """HTTP status of a request whose last attempt ended so: the worker's own where it speaks of its load or absence."""
+    if end.event is LifecycleEvent.REFUSED:
+        return 503
+    return end.status if end.status in _SAID_AS_IT_IS else 502
+
+
 def next_step(state: RequestState, *, ended: Callable[[SlotEpoch], bool], max_attempts: int, now_ms: int) -> Next:
     """Look at the highest attempt: did its worker fail, refuse, or end its epoch before any output?"""
     standing = state.standing
@@ -43,8 +52,7 @@ def next_step(state: RequestState, *, ended: Callable[[SlotEpoch], bool], max_at
     if end is not None:
         if not may_be_routed_again(end) or standing.started:
             return WAIT
-        refused = end.event is LifecycleEvent.REFUSED
-        cause, status, code = end.event.value, 503 if refused else 502, end.code or "worker_failed"
+        cause, status, code = end.event.value, final_status(end), end.code or "worker_failed"
     elif standing.life is not None and ended(standing.life):
         cause, status, code = "epoch_ended", 503, "worker_lost"
         if standing.started:

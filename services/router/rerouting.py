@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from schemas.decision import Decision
 from schemas.expanded import Expanded
+from schemas.lifecycle import Lifecycle
 from services.router.again import Next, Step, next_step
 from services.router.following import read
 from services.router.key_locks import KeyLocks
 from services.router.requests import RequestState
-from services.router.routing import STAGE, Routing
+from services.router.routing import STAGE, Routing, what_failed
 from services.router.slots import SlotEpoch
 from services.router.state import RouterState
 from services.runtime.errors import BadRecord, Refused, Transient
@@ -127,7 +128,7 @@ class Rerouting:
             await self._state_loss(decision, next_, before_output=False)
             return
         if next_.step is Step.GIVE_UP:
-            await self._give_up(decision, next_)
+            await self._give_up(decision, next_, standing.end)
             return
         if next_.step is Step.ROUTE_AGAIN and standing.end is None:
             await self._state_loss(decision, next_, before_output=True)
@@ -138,7 +139,7 @@ class Rerouting:
         expanded = await self._read_again(state)
         if expanded is None:
             gone = Next(Step.GIVE_UP, next_.cause, 502, "record_gone")
-            await self._give_up(decision, gone)
+            await self._give_up(decision, gone, None)
         elif next_.step is Step.WAIT:
             await self._routing.resume(expanded, decision)
         else:
@@ -157,8 +158,8 @@ class Rerouting:
             )
         )
 
-    async def _give_up(self, decision: Decision, next_: Next) -> None:
-        detail = f"attempt {decision.attempt} on worker {decision.worker_id} failed ({next_.code}), there is no other"
+    async def _give_up(self, decision: Decision, next_: Next, end: Lifecycle | None) -> None:
+        detail = what_failed(decision, next_.code, end)
         if decision.reply_to is not None:
             refused = Refused(next_.status, detail, type="server_error", code=next_.code)
             answer = error_response(decision, refused, decision.attempt)

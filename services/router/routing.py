@@ -11,10 +11,12 @@ from schemas.decision import Decision, Outcome, Position
 from schemas.expanded import Expanded
 from schemas.lifecycle import Lifecycle, LifecycleEvent
 from schemas.types import Message
+from services.router.again import final_status
 from services.router.booking import life_of
 from services.router.deciding import Circumstances, decide
 from services.router.dispatch import route_answer, work_of
 from services.router.policies import Policy
+from services.router.requests import Standing
 from services.router.situation import Parameters
 from services.router.slots import Attempt, Slot
 from services.router.state import RouterState
@@ -66,7 +68,8 @@ class Routing:
     async def dispatch(self, expanded: Expanded, decision: Decision) -> None:
         """Send the work, the route, or the refusal that a decision means. Doing it twice is harmless."""
         if decision.outcome is not Outcome.ROUTED:
-            await refuse(self._service, expanded, refusal_of(decision), stage=STAGE, attempt=decision.attempt)
+            refused = refusal_of(decision, self._before(decision))
+            await refuse(self._service, expanded, refused, stage=STAGE, attempt=decision.attempt)
         elif decision.route_only:
             if decision.reply_to is not None:
                 await self._send(decision.reply_to, route_answer(decision), decision.key)
@@ -168,6 +171,11 @@ class Routing:
             raise
         self._unacked.pop(Attempt(decision.key, decision.attempt), None)
 
+    def _before(self, decision: Decision) -> Standing | None:
+        """The attempt before this one, if there was one."""
+        state = self._state.requests.get(decision.key)
+        return None if state is None else state.attempts.get(decision.attempt - 1)
+
     def _still_ours(self, decision: Decision) -> bool:
         """Whether what was decided still counts: another router's may have been read before it, or its end."""
         state = self._state.requests.get(decision.key)
@@ -209,14 +217,22 @@ class Routing:
         )
 
 
-def refusal_of(decision: Decision) -> Refused:
-    """The answer to a request no worker could be found for."""
+def refusal_of(decision: Decision, before: Standing | None = None) -> Refused:
+    """The answer to a request no worker could be found for; after a failed attempt, with what failed there."""
     if decision.outcome is Outcome.ALL_BUSY:
         return Refused(
             429, f"all workers of model {decision.model} are busy, try again later",
             type="rate_limit_error", code="all_busy",
         )  # fmt: skip
-    after = f" after {decision.attempt - 1} failed attempts" if decision.attempt > 1 else ""
-    return Refused(
-        503, f"no worker is ready for model {decision.model}{after}", type="service_unavailable_error", code="no_worker"
-    )
+    none = f"no worker is ready for model {decision.model}"
+    if before is None or before.end is None or before.end.event is LifecycleEvent.REFUSED:
+        return Refused(503, none, type="service_unavailable_error", code="no_worker")
+    code = before.end.code or "worker_failed"
+    detail = what_failed(before.decision, code, before.end)
+    return Refused(final_status(before.end), detail, type="server_error", code=code)
+
+
+def what_failed(decision: Decision, code: str, end: Lifecycle | None) -> str:
+    """An attempt's failure for whoever waits, who is left with it: no worker is there that could do better."""
+    why = f"{code}: {end.detail}" if end is not None and end.detail else code
+    return f"attempt {decision.attempt} on worker {decision.worker_id} failed and there is no other ({why})"[:500]

@@ -91,8 +91,10 @@ def _ask_for_usage(body: dict[str, Any], stream: bool) -> bool:
 
 
 def _headers(work: Work, ranks: int) -> dict[str, str]:
-    # Two tenants may use one id, and an attempt may come back to this engine while it ends the one before.
-    headers = {"X-Request-Id": "-".join(filter(None, (work.tenant, work.request_id, str(work.attempt))))}
+    # Two tenants may use one id, and an attempt may come back to this engine while it ends the one before. A slash is
+    # in neither name: were the tenant set off by what a request id may hold, one tenant could name another's requests.
+    tenant = f"{work.tenant}/" if work.tenant else ""
+    headers = {"X-Request-Id": f"{tenant}{work.request_id}-{work.attempt}"}
     if ranks > 1:
         headers["X-data-parallel-rank"] = str(work.dp_rank)
     if work.session_id is not None:

@@ -165,7 +165,7 @@ def sanitized(message: str) -> str:
 
 
 def _refused(status: int, content: bytes) -> Outcome:
-    retryable = status >= 500 or status in RETRYABLE_STATUSES or status in (401, 403)
+    retryable = (status >= 500 and status != 501) or status in RETRYABLE_STATUSES or status in (401, 403)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     error = ResponseError(
         status=status, type=kind, message=sanitized(error_message(content)), code=f"engine_{status}"

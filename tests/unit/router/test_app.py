@@ -458,6 +458,18 @@ async def test_nobody_left_to_try_is_no_worker(stage: Stage) -> None:
     assert (stage.answers()[0].attempt, stage.answers()[0].error.status) == (2, 503)
 
 
+@pytest.mark.parametrize(("said", "heard"), [(500, 502), (502, 502), (503, 503), (429, 429)])
+async def test_nobody_left_to_try_after_a_failure_is_told_what_failed(stage: Stage, said: int, heard: int) -> None:
+    """As for a picture the only engine can't fetch: that no worker is ready would say nothing of it."""
+    await stage.meet("w1")
+    await stage.ask()
+    await stage.tell(Event.FAILED, retryable=True, status=said, code=f"engine_{said}", detail="can't fetch it")
+    error = stage.answers()[0].error
+    assert (error.status, error.code) == (heard, f"engine_{said}")
+    assert error.message == f"attempt 1 on worker w1 failed and there is no other (engine_{said}: can't fetch it)"
+    assert stage.router.state.requests.settled("/r1")
+
+
 @pytest.mark.parametrize("how", ["higher epoch", "retired", "deleted"])
 async def test_a_life_that_ends_before_output_is_stated_and_its_requests_go_elsewhere(stage: Stage, how: str) -> None:
     await stage.meet("w1", "w2")

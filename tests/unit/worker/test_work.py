@@ -60,7 +60,7 @@ async def test_the_engine_gets_the_clients_body_with_what_is_ours(stand: Stand) 
     await stand.ended()
     body, headers = stand.engine.chats[0]
     assert body == {"model": "adapter", "messages": [], "top_k": 5, "cache_salt": "salt"}
-    assert headers["X-Request-Id"] == "t-r1-2"
+    assert headers["X-Request-Id"] == "t/r1-2"
     assert headers["X-Session-ID"] == "s1"
     assert "X-data-parallel-rank" not in headers
 
@@ -183,6 +183,19 @@ class TestErrors:
         assert "secret" not in reply.error.message
         assert "AAAA" not in reply.error.message
         assert (kinds(stand), stand.facts[0].status, stand.facts[0].retryable) == ([Event.FAILED], 400, False)
+
+    async def test_what_no_engine_can_do_is_tried_nowhere_else(self, stand: Stand) -> None:
+        """vLLM's 501 for a data: URI that is no base64 speaks of the request, not of the engine."""
+
+        async def refuse(request: web.Request, body: Any) -> web.Response:
+            return refusal(501, "Only base64 data URLs are supported for now.")
+
+        stand.engine.chat = refuse
+        await stand.give(stand.work())
+        await stand.ended()
+        error = stand.replies[0].error
+        assert error is not None
+        assert (error.status, error.code, stand.facts[0].retryable) == (501, "engine_501", False)
 
     @pytest.mark.parametrize("status", [500, 503, 429])
     async def test_the_engines_trouble_is_for_another_worker(self, stand: Stand, status: int) -> None:
