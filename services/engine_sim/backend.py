@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from services.engine_sim.asked import Asked
 from services.engine_sim.config import SimConfig
 from services.engine_sim.core import EngineCore, Ticket
-from services.engine_sim.decode import VideoLoader
 from services.engine_sim.errors import bad_request, not_found
 from services.engine_sim.events import KvEvent
 from services.engine_sim.expand import Expander, Prompt
@@ -25,6 +24,7 @@ from services.engine_sim.loader import MediaLoader
 from services.engine_sim.publisher import EventPublisher
 from services.engine_sim.request import EngineRequest
 from services.engine_sim.scheduler import Sampler, Scheduler
+from services.kv.sampling import LOADERS, Loader, Sampling
 from services.layout.layouter import Layouter
 from services.layout.tokenise import load_tokenizer
 from services.runtime.clock import Clock
@@ -50,9 +50,9 @@ class Backend:
         self.publishers = publishers
         self.cores = [self._core(publisher, sampler, layouter.card.max_model_len) for publisher in publishers]
         self.max_model_len = self.cores[0].scheduler.max_model_len
-        video: VideoLoader = "qwen2_vl" if layouter.card.model_type.startswith("qwen2") else "qwen3_vl"
+        loader = LOADERS.get(layouter.card.model_type, Loader.OPENCV)
         self.loader = MediaLoader(
-            video, allowed_path=config.allowed_local_media_path, fetch_seconds=config.fetch_seconds
+            Sampling.usual(loader), allowed_path=config.allowed_local_media_path, fetch_seconds=config.fetch_seconds
         )
         self.expander = Expander(
             layouter,

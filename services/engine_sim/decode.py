@@ -6,13 +6,14 @@ import base64
 import binascii
 import io
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
 from schemas.media import MediaKind
 from services.engine_sim.errors import bad_request
-from services.engine_sim.video import read_source, sample_qwen2, sample_qwen3
+from services.engine_sim.video import read_source
+from services.kv.sampling import Sampling, Source, sample
 from services.layout.shapes import MediaShape
 
 MAX_PIXELS = 178_956_970
@@ -23,8 +24,6 @@ DEFAULT_FRAMES = 32
 
 _TURNED = {5, 6, 7, 8}
 _ORIENTATION = 0x0112
-
-VideoLoader = Literal["qwen2_vl", "qwen3_vl"]
 
 
 def decode_base64(text: str) -> bytes:
@@ -53,17 +52,14 @@ def decode_image(data: bytes) -> MediaShape:
     return MediaShape(MediaKind.IMAGE, height=height, width=width)
 
 
-def decode_video(data: bytes, loader: VideoLoader) -> MediaShape:
-    """The frames the family's default loader samples of a video file. Raises ApiError."""
+def decode_video(data: bytes, sampling: Sampling) -> MediaShape:
+    """The frames the model's loader samples of a video file. Raises ApiError."""
     try:
         source = read_source(data)
-        if loader == "qwen2_vl":
-            indices = sample_qwen2(source.frames, source.fps)
-        else:
-            indices = sample_qwen3(source.frames, source.fps or 24.0)
-    except ValueError as error:
+        sampled = sample(Source(source.frames, source.fps), sampling)
+    except (ValueError, ArithmeticError) as error:
         raise bad_request(str(error)) from None
-    return _video(source.height, source.width, indices, source.fps or 24.0)
+    return _video(source.height, source.width, list(sampled.indices), sampled.fps)
 
 
 def decode_frames(text: str, options: Mapping[str, Any]) -> MediaShape:

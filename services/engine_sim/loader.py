@@ -14,9 +14,10 @@ import aiohttp
 from xxhash import xxh3_128_digest
 
 from schemas.media import MediaKind
-from services.engine_sim.decode import VideoLoader, decode_base64, decode_frames, decode_image, decode_video
+from services.engine_sim.decode import decode_base64, decode_frames, decode_image, decode_video
 from services.engine_sim.errors import ApiError, bad_request, internal, unprocessable
 from services.engine_sim.media_cache import Lru
+from services.kv.sampling import Sampling
 from services.layout.shapes import MediaShape
 
 REMEMBERED_URIS = 2048
@@ -35,13 +36,13 @@ class MediaLoader:
 
     def __init__(
         self,
-        video_loader: VideoLoader,
+        sampling: Sampling,
         *,
         allowed_path: Path | None = None,
         fetch_seconds: float = 5.0,
         max_bytes: int = 256 << 20,
     ) -> None:
-        self._video_loader = video_loader
+        self._sampling = sampling
         self._allowed_path = None if allowed_path is None else allowed_path.resolve()
         self._fetch_seconds = fetch_seconds
         self._max_bytes = max_bytes
@@ -81,7 +82,7 @@ class MediaLoader:
         return self._decode(kind, decode_base64(payload))
 
     def _decode(self, kind: MediaKind, data: bytes) -> Loaded:
-        shape = decode_image(data) if kind is MediaKind.IMAGE else decode_video(data, self._video_loader)
+        shape = decode_image(data) if kind is MediaKind.IMAGE else decode_video(data, self._sampling)
         return Loaded(shape, _digest(data))
 
     async def _bytes_of(self, url: str) -> bytes:

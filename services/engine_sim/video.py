@@ -1,7 +1,6 @@
-"""What vLLM's default loaders make of a video for the Qwen families: source numbers, and which frames are taken.
+"""A video file's numbers as vLLM's loaders take them, read with PyAV in OpenCV's way.
 
-Sampling is pure; counting reads the file with PyAV in OpenCV's
-way: the container's frame count, or its duration times the average rate where it has none; fewer if fewer can be read.
+The container's frame count, or its duration times the average rate where it has none; fewer if fewer can be read.
 """
 
 from __future__ import annotations
@@ -10,15 +9,9 @@ import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, floor
+from math import floor
 
 import av
-import numpy as np
-
-FPS = 2.0
-MAX_FPS = 30.0
-MIN_FRAMES = 4
-MAX_FRAMES = 768
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,41 +22,6 @@ class VideoSource:
     fps: float
     height: int
     width: int
-
-
-def sample_qwen3(total: int, fps: float, target: float = FPS) -> list[int]:
-    """Frame indices of the ``qwen3_vl`` loader: evenly spread, first and last included, ties to even.
-
-    ``fps`` is the source's; ``target`` frames a second are wanted.
-    """
-    count = min(max(int(total / fps * min(target, MAX_FPS)), MIN_FRAMES), MAX_FRAMES, total)
-    return [int(index) for index in np.round(np.linspace(0, total - 1, count))]
-
-
-def sample_qwen2(total: int, fps: float, target: float = FPS) -> list[int]:
-    """Frame indices of the ``qwen2_vl`` loader: torch's float32 ``arange`` over an even number of steps.
-
-    Raises ValueError where the loader divides by zero (a single frame, no rate).
-    """
-    if fps <= 0:
-        raise ValueError("the video has no frame rate")
-    most = floor(min(MAX_FRAMES, total) / 2) * 2
-    count = floor(min(max(total / fps * min(target, MAX_FPS), MIN_FRAMES), most, total) / 2) * 2
-    if count == 0:
-        raise ValueError(f"the video has {total} frames, expected at least 2")
-    return [min(index, total - 1) for index in _arange_int(total, total / count)]
-
-
-def _arange_int(end: int, step: float) -> list[int]:
-    """``torch.arange(0, end, step).int()``: torch works in float32, in blocks of 16 made of two vectors of 8."""
-    size = ceil(end / step)
-    values: list[int] = []
-    while len(values) <= size - 16:
-        for _ in range(2):
-            base = float(np.float32(step * len(values)))
-            values += [int(np.float32(base + lane * step)) for lane in range(8)]
-    values += [int(np.float32(step * index)) for index in range(len(values), size)]
-    return values
 
 
 def read_source(data: bytes) -> VideoSource:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from services.engine_sim.decode import decode_base64, decode_frames, decode_image, decode_video
 from services.engine_sim.errors import ApiError
+from services.kv.sampling import Loader, Sampling
 
 
 def encoded(width: int, height: int, form: str = "PNG", orientation: int | None = None, mode: str = "RGB") -> bytes:
@@ -98,4 +99,4 @@ def test_frames_that_do_not_fit_together_are_refused(
 
 def test_what_is_no_video_is_refused() -> None:
     with pytest.raises(ApiError, match="Could not open video stream"):
-        decode_video(b"<html>", "qwen3_vl")
+        decode_video(b"<html>", Sampling.usual(Loader.QWEN3_VL))
