@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from docs.pages import _head, _page, _table
-from services.layout.contract import Proof
 from services.layout.families.entry import Coverage, Entry
 from services.layout.families.generations import GENERATIONS
 from services.layout.families.registry import ENTRIES
@@ -23,9 +22,11 @@ def models() -> str:
         "reference vectors in `tests/golden/layout`, made by the engine's own processors.",
         "",
     ]
-    off = Proof().video
-    if off is not None:
-        lines += [f"In this version {off[1]} (`{off[0]}`): their layouts are there and tested.", ""]
+    lines += [
+        "Videos are exact where all live workers have proven one layout and take the frames that we take (`KVROUTE_VIDEO_*`",
+        "in [configuration](configuration.md)). They are always decoded, whatever the identity mode.",
+        "",
+    ]
     heads = ("Family", "Media", "Exact", "When, or why not", "Else", "Checked against")
     lines += _table(heads, [row for entry in ENTRIES for row in _rows(entry)])
     lines += ["", "## Engines", "", *_engines(), "", "## Layout variants", "", *_variants()]
