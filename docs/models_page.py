@@ -23,8 +23,8 @@ def models() -> str:
         "",
     ]
     lines += [
-        "Videos are exact where all live workers have proven one layout and take the frames that we take (`KVROUTE_VIDEO_*`",
-        "in [configuration](configuration.md)). They are always decoded, whatever the identity mode.",
+        "Videos are exact where all live workers have proven one layout and take the frames that we take",
+        "(`KVROUTE_VIDEO_*` in [configuration](configuration.md)). They are always decoded, in every identity mode.",
         "",
     ]
     heads = ("Family", "Media", "Exact", "When, or why not", "Else", "Checked against")

@@ -1,4 +1,7 @@
-"""A chat request from the command line: text, images from files or URLs, and kvroute's headers. Pure but for files."""
+"""A chat request from the command line: text, images and videos from files or URLs, and kvroute's headers.
+
+Pure but for files.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ _URL = re.compile(r"^(https?|data):", re.IGNORECASE)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class BadImage(KvrouteError):
-    """An --image that is neither a URL nor a readable file."""
+class BadMedium(KvrouteError):
+    """An --image or --video that is neither a URL nor a readable file."""
 
 
 CHAT_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--image", "images", multiple=True, metavar="FILE|URL", help="An image, before the text; repeatable."),
+    click.option("--video", "videos", multiple=True, metavar="FILE|URL", help="A video, before the text; repeatable."),
     click.option("--system", default="", help="A system message."),
     click.option("--model", default="", help="Model; default: the first the gateway lists."),
     click.option("--url", default="", metavar="URL", help="Gateway; default: KVROUTE_GATEWAY_HOST and _PORT."),
@@ -50,36 +54,40 @@ def chat_options(*, text_required: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
-def content_of(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
-    """The user message's content: images first. Raises BadImage."""
-    if not images:
-        return text
-    parts = [{"type": "image_url", "image_url": {"url": image_url(image)}} for image in images]
-    return [*parts, {"type": "text", "text": text}]
+def content_of(text: str, images: Sequence[str], videos: Sequence[str] = ()) -> str | list[dict[str, Any]]:
+    """The user message's content: images first, then videos, then the text. Raises BadMedium."""
+    parts: list[dict[str, Any]] = [
+        {"type": f"{kind}_url", f"{kind}_url": {"url": media_url(place, kind)}}
+        for kind, places in (("image", images), ("video", videos))
+        for place in places
+    ]
+    return [*parts, {"type": "text", "text": text}] if parts else text
 
 
-def image_url(image: str) -> str:
-    """A URL as it is, a file as a data: URI. Raises BadImage."""
-    if _URL.match(image):
-        return image
-    path = Path(image).expanduser()
+def media_url(place: str, kind: str = "image") -> str:
+    """A URL as it is, a file as a data: URI. Raises BadMedium."""
+    if _URL.match(place):
+        return place
+    path = Path(place).expanduser()
     try:
         size = path.stat().st_size
         if size > LARGEST_FILE:
-            raise BadImage(f"{image} has {size} bytes, at most {LARGEST_FILE} can be sent inline: give its URL instead")
+            raise BadMedium(f"{place} has {size} bytes, at most {LARGEST_FILE} are sent inline: give its URL instead")
         data = path.read_bytes()
     except OSError as error:
-        raise BadImage(
-            f"--image {image} is neither a URL (http, https, data) nor a readable file: {error.strerror}"
+        raise BadMedium(
+            f"--{kind} {place} is neither a URL (http, https, data) nor a readable file: {error.strerror}"
         ) from None
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    found = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return f"data:{found};base64,{base64.b64encode(data).decode()}"
 
 
-def body_of(model: str, text: str, images: Sequence[str], system: str, **more: Any) -> dict[str, Any]:
-    """The OpenAI body. ``more`` that is None is left out. Raises BadImage."""
+def body_of(
+    model: str, text: str, images: Sequence[str], videos: Sequence[str], system: str, **more: Any
+) -> dict[str, Any]:
+    """The OpenAI body. ``more`` that is None is left out. Raises BadMedium."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": content_of(text, images)})
+    messages.append({"role": "user", "content": content_of(text, images, videos)})
     return {"model": model, "messages": messages} | {name: value for name, value in more.items() if value is not None}
 
 

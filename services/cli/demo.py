@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import av
 import numpy as np
 from aiohttp import web
 from PIL import Image
@@ -32,6 +33,10 @@ SYSTEM = (
 ) * 4
 SIZE = (448, 616)
 """Height and width of the demo's images: 352 tokens for Qwen2-VL and Qwen2.5-VL."""
+VIDEO = ".mp4"
+VIDEO_SIZE = (224, 308)
+VIDEO_FRAMES, VIDEO_RATE = 40, 10
+"""4 seconds: 8 frames are taken, in groups of two, 88 tokens each."""
 SETTLE_SECONDS = 0.4
 """Between two questions: the worker's KV events (coalesced for 20 ms) reach the router's index."""
 AUDIT_SECONDS = 10.0
@@ -80,9 +85,9 @@ class Shop:
         """Give the audit connection back."""
         await self._store.dispose()
 
-    async def ask(self, name: str, question: str, image: str | None = None, *, identity: str | None = None) -> Asked:
-        """Ask, wait for the answer, and read what the audit store says of it."""
-        request_id = await self._post(question, image, identity=identity, max_tokens=8)
+    async def ask(self, name: str, question: str, medium: str | None = None, *, identity: str | None = None) -> Asked:
+        """Ask about the image or video at a URL, wait for the answer, and read what the audit store says of it."""
+        request_id = await self._post(question, medium, identity=identity, max_tokens=8)
         attempt, explanation = await self._audited(request_id, finished=True)
         await asyncio.sleep(SETTLE_SECONDS)
         return _asked(name, attempt, explanation)
@@ -103,12 +108,13 @@ class Shop:
                 await posting
 
     async def _post(
-        self, question: str, image: str | None, *, identity: str | None, max_tokens: int, request_id: str | None = None
+        self, question: str, medium: str | None, *, identity: str | None, max_tokens: int, request_id: str | None = None
     ) -> str:
         request_id = request_id or uuid.uuid4().hex
         content: Any = question
-        if image is not None:
-            content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": question}]
+        if medium is not None:
+            kind = "video_url" if medium.endswith(VIDEO) else "image_url"
+            content = [{"type": kind, kind: {"url": medium}}, {"type": "text", "text": question}]
         body = {
             "model": self._model,
             "max_tokens": max_tokens,
@@ -160,13 +166,28 @@ def _png(seed: int) -> bytes:
     return out.getvalue()
 
 
+def _mp4(seed: int) -> bytes:
+    noise = np.random.default_rng(seed).integers(0, 256, (*VIDEO_SIZE, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    with av.open(out, "w", format="mp4") as file:
+        stream = file.add_stream("libx264", rate=VIDEO_RATE, options={"preset": "ultrafast", "crf": "40"})
+        stream.height, stream.width = VIDEO_SIZE
+        stream.pix_fmt = "yuv420p"
+        for number in range(VIDEO_FRAMES):
+            pixels = np.ascontiguousarray(np.roll(noise, 4 * number, axis=1))
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        file.mux(stream.encode(None))
+    return out.getvalue()
+
+
 @asynccontextmanager
-async def _pictures() -> AsyncIterator[str]:
-    """A small web server with two pictures; a.png is there under any folder. Gives its address."""
-    files = {"a.png": _png(1), "b.png": _png(2)}
+async def _site() -> AsyncIterator[str]:
+    """A small web server with two pictures and two videos, there under any folder. Gives its address."""
+    files = {"a.png": _png(1), "b.png": _png(2), "v.mp4": _mp4(1), "w.mp4": _mp4(2)}
 
     async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=files[request.match_info["name"]], content_type="image/png")
+        name = request.match_info["name"]
+        return web.Response(body=files[name], content_type="video/mp4" if name.endswith(VIDEO) else "image/png")
 
     application = web.Application()
     application.router.add_get("/{shelf}/{name}", answer)
@@ -193,7 +214,7 @@ async def demo(settings: Settings, plan: StackPlan, console: Console) -> tuple[l
             }
         )
         say: Callable[[str], None] = lambda part: console.print(f"[dim]starting[/] {part}")  # noqa: E731
-        async with LocalStack(own, plan, say=say) as stack, aiohttp.ClientSession() as http, _pictures() as site:
+        async with LocalStack(own, plan, say=say) as stack, aiohttp.ClientSession() as http, _site() as site:
             shop = Shop(stack, http, next(iter(stack.settings.models)))
             try:
                 return await _walk(shop, site, console)
@@ -205,9 +226,9 @@ async def _walk(shop: Shop, site: str, console: Console) -> tuple[list[Asked], C
     rows: list[Asked] = []
     claims = Claims()
 
-    async def ask(name: str, question: str, image: str | None = None, identity: str | None = None) -> Asked:
+    async def ask(name: str, question: str, medium: str | None = None, identity: str | None = None) -> Asked:
         with console.status(name):
-            row = await shop.ask(name, question, f"{site}/{image}" if image else None, identity=identity)
+            row = await shop.ask(name, question, f"{site}/{medium}" if medium else None, identity=identity)
         rows.append(row)
         claims.check(f"{name}: predicted = realised", row.predicted_tokens == row.realised_tokens)
         return row
@@ -226,6 +247,14 @@ async def _walk(shop: Shop, site: str, console: Console) -> tuple[list[Asked], C
     twice = await ask("image A, other URL, content identity", "Is it new?", "moved/a.png", "content")
     claims.check("content identity: another URL is the same image", twice.predicted_blocks > twice.text_blocks)
     claims.check("content identity: same worker", twice.worker == once.worker)
+    seen = await ask("video V", "What happens here?", "shelf/v.mp4")
+    claims.check("the video is exact", seen.mode == "exact")
+    replayed = await ask("video V again", "Who is in it?", "moved/v.mp4")
+    claims.check("V again goes to the same worker", replayed.worker == seen.worker)
+    claims.check("V again reuses more than the first time", replayed.realised_tokens > seen.realised_tokens)
+    claims.check("V again reuses the video", replayed.predicted_blocks > replayed.text_blocks)
+    cut = await ask("video W, same size and length", "Who is in it?", "shelf/w.mp4")
+    claims.check("W gets no credit beyond the text before it", cut.realised_tokens <= cut.text_blocks * 16)
     long_question = "Compare it with every one of these. " + "A lamp, a chair, a table. " * 700
     async with shop.busy(long_question, f"{site}/shelf/a.png") as busy:
         claims.check("a long request with A goes where A is", busy == again.worker)

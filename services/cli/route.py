@@ -65,11 +65,12 @@ async def _route(
     api_key: str | None,
     model: str,
     images: tuple[str, ...],
+    videos: tuple[str, ...],
     system: str,
     **headers: Any,
 ) -> dict[str, Any]:
     async with session.wiring.gateway(gateway_url(session.settings, url), api_key) as gateway:
-        body = body_of(model or await first_model(gateway), text, images, system)
+        body = body_of(model or await first_model(gateway), text, images, videos, system)
         with session.out.working("asking the router"):
             return await gateway.post("/v1/route?book=true" if book else "/v1/route", body, headers_of(**headers))
 

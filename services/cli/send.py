@@ -29,6 +29,7 @@ AUDIT_PAUSE = 0.1
         'kvroute send "Which chairs do you have?"',
         'kvroute send "What is in this picture?" --image photo.jpg --stream',
         'kvroute send "And these?" --image a.png --image https://example.com/b.png --json',
+        'kvroute send "What happens here?" --video clip.mp4',
     )
 )
 @chat_options()
@@ -56,6 +57,7 @@ async def _send(
     api_key: str | None,
     model: str,
     images: tuple[str, ...],
+    videos: tuple[str, ...],
     system: str,
     max_tokens: int | None,
     **headers: Any,
@@ -64,7 +66,7 @@ async def _send(
     async with session.wiring.gateway(gateway_url(session.settings, url), api_key) as gateway:
         streaming = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         name = model or await first_model(gateway)
-        body = body_of(name, text, images, system, max_tokens=max_tokens, **streaming)
+        body = body_of(name, text, images, videos, system, max_tokens=max_tokens, **streaming)
         sent = headers_of(**headers)
         with session.out.working("waiting for the answer"):
             answer = await gateway.chat(body, sent)

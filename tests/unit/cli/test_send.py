@@ -8,7 +8,7 @@ import pytest
 
 from services.cli import exits
 from services.cli import send as send_module
-from services.cli.chat import BadImage, body_of, gateway_url, headers_of, image_url
+from services.cli.chat import BadMedium, body_of, gateway_url, headers_of, media_url
 from services.cli.gateway_client import GatewayRefused
 from services.runtime.settings import Settings
 
@@ -60,6 +60,18 @@ class TestSend:
         urls = [part["image_url"]["url"] for part in user["content"][:2]]
         assert urls == ["data:image/png;base64," + base64.b64encode(b"PNG").decode(), "https://h/b.png"]
         assert user["content"][2] == {"type": "text", "text": "Which?"}
+
+    def test_videos_come_after_images(self, kvroute, tmp_path):
+        (tmp_path / "a.mp4").write_bytes(b"MP4")
+        kvroute("send", "What?", "--video", "a.mp4", "--image", "https://h/b.png")
+        image, video, text = kvroute.gateway.asked[0][1]["messages"][0]["content"]
+        assert image == {"type": "image_url", "image_url": {"url": "https://h/b.png"}}
+        inline = "data:video/mp4;base64," + base64.b64encode(b"MP4").decode()
+        assert video == {"type": "video_url", "video_url": {"url": inline}}
+        assert text["text"] == "What?"
+
+    def test_a_video_that_is_no_file(self, kvroute):
+        assert "--video nowhere.mp4 is neither a URL" in kvroute("send", "x", "--video", "nowhere.mp4").err
 
     def test_an_image_that_is_no_file(self, kvroute):
         ran = kvroute("send", "x", "--image", "nowhere.png")
@@ -121,16 +133,17 @@ class TestRoute:
 def test_a_large_file_is_not_sent_inline(tmp_path, monkeypatch):
     monkeypatch.setattr("services.cli.chat.LARGEST_FILE", 3)
     (tmp_path / "a.png").write_bytes(b"1234")
-    with pytest.raises(BadImage, match="give its URL"):
-        image_url(str(tmp_path / "a.png"))
+    with pytest.raises(BadMedium, match="give its URL"):
+        media_url(str(tmp_path / "a.png"))
 
 
 def test_data_uris_are_sent_as_they_are():
-    assert image_url("data:image/png;base64,AA") == "data:image/png;base64,AA"
+    assert media_url("data:image/png;base64,AA") == "data:image/png;base64,AA"
 
 
 def test_what_is_not_given_is_not_sent():
-    assert body_of("m", "x", [], "", max_tokens=None) == {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    messages = [{"role": "user", "content": "x"}]
+    assert body_of("m", "x", [], [], "", max_tokens=None) == {"model": "m", "messages": messages}
     assert set(headers_of()) == {"X-Request-Id"}
 
 
