@@ -20,8 +20,10 @@ class Fleet:
         self._proofs: dict[tuple[str, str, str | None], Proof] = {}
 
     def register(self, worker: Worker) -> set[str]:
-        """Take a registration. The models it may have changed."""
+        """Take a registration; one of an older epoch changes nothing. The models it may have changed."""
         before = self._workers.get(worker.worker_id)
+        if before is not None and worker.epoch < before.epoch:
+            return set()
         self._workers[worker.worker_id] = worker
         return self._sort({worker.model} if before is None else {worker.model, before.model})
 

@@ -77,6 +77,7 @@ class Agent:
         self._layouts = layouts
         self._last_epoch = 0
         self._superseded = False
+        self._overwritten = False
 
     # What comes from the topics
 
@@ -95,6 +96,9 @@ class Agent:
             )
         elif worker.epoch == self.life.epoch and worker.state is WorkerState.RETIRED:
             self._supersede(f"worker {self.worker_id} was retired by an operator: start the agent again to return")
+        elif worker.epoch < self.life.epoch:
+            # The agent before us, or an operator who still saw it. Of a compacted topic that record would be left.
+            self._overwritten = True
 
     def control(self, order: Control) -> Awaitable[None] | None:
         """Take an order. What it returns is still to be awaited."""
@@ -153,6 +157,9 @@ class Agent:
         life = self.life
         if life is None or not self.registered or self._superseded:
             return
+        if self._overwritten:
+            self._overwritten = False
+            await self._register(life)
         beats = await life.beats()
         AGENT_RUNNING.labels(self.worker_id).set(self._executor.running)
         for slot in life.slots:

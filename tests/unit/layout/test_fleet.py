@@ -40,6 +40,12 @@ def test_a_newer_registration_takes_the_place_of_the_older() -> None:
     assert (found.serves("old"), found.serves("new")) == (False, True)
 
 
+def test_a_registration_of_an_older_epoch_changes_nothing() -> None:
+    found = fleet(worker("w1").model_copy(update={"epoch": 2}))
+    assert found.register(worker("w1", state=WorkerState.RETIRED)) == set()
+    assert found.serves("qwen")
+
+
 def test_a_tombstone_takes_it_away() -> None:
     found = fleet(worker("w1"))
     assert found.forget("w1") == {"qwen"}

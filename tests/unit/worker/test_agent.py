@@ -202,6 +202,17 @@ async def test_an_operator_can_retire_it(stand: Stand) -> None:
     assert isinstance(stand.harness.failure, Superseded)
 
 
+async def test_what_the_agent_before_it_registers_late_is_registered_over(stand: Stand) -> None:
+    """Of a compacted topic the last record is left: routers that start later would know only the old life."""
+    await stand.start()
+    mine = stand.registrations[0]
+    late = registration(mine.epoch - 1, state=WorkerState.DRAINING)
+    await stand.harness.push(WORKERS, late, key="w1")
+    for _ in range(2):
+        await stand.harness.tick("heartbeat")
+    assert [(worker.epoch, worker.state) for worker in stand.registrations] == [(mine.epoch, WorkerState.LIVE)] * 2
+
+
 async def test_others_registrations_are_not_its_business(stand: Stand) -> None:
     await stand.start()
     other = registration(stand.registrations[0].epoch + 1).model_copy(update={"worker_id": "w2"})
