@@ -17,7 +17,7 @@ from services.engine_sim.errors import bad_request
 from services.engine_sim.loader import Loaded, MediaLoader
 from services.engine_sim.media_cache import Lru
 from services.engine_sim.request import MediaSpan
-from services.layout.families.family import Family, NotExact
+from services.layout.families.family import Family, Markers, NotExact
 from services.layout.layouter import Layouter
 from services.layout.shapes import MediaShape
 from services.layout.templates import PromptError
@@ -170,19 +170,29 @@ def place(token_ids: list[int], items: list[Item], family: Family, layouter: Lay
         if not queue:
             continue
         item = queue.popleft()
-        expanded += token_ids[start:position]
+        first, end = _replaced(token_ids, start, position, family.markers(item.shape.kind))
+        expanded += token_ids[start:first]
         try:
             tokens = family.expand(item.shape, layouter.encode).token_ids
         except NotExact as error:
             raise bad_request(str(error)) from None
         spans.append(MediaSpan(str(item.shape.kind), item.identifier, len(expanded), len(tokens)))
         expanded += tokens
-        start = position + 1
+        start = end
     for kind, queue in waiting.items():
         if queue:
             index = sum(item.shape.kind is kind for item in items) - len(queue)
             raise bad_request(f"Failed to apply prompt replacement for mm_items[{str(kind)!r}][{index}].")
     return Prompt(expanded + token_ids[start:], spans)
+
+
+def _replaced(token_ids: list[int], start: int, position: int, markers: Markers) -> tuple[int, int]:
+    """Where what a medium replaces begins and ends: its placeholder with the markers around it. Raises ApiError."""
+    first, end = position - len(markers.before), position + 1 + len(markers.after)
+    around = (token_ids[max(first, 0) : position], token_ids[position + 1 : end])
+    if first < start or around != (list(markers.before), list(markers.after)):
+        raise bad_request("Failed to apply prompt replacement: the placeholder stands without its markers.")
+    return first, end
 
 
 def _positions(token_ids: list[int], token: int | None) -> list[int]:

@@ -33,6 +33,11 @@ class SeqTracker:
         # A batch that came both by replay and live is as old as it was; a new process speaks later.
         return Verdict.DUPLICATE if at <= self._last_at else Verdict.RESTARTED
 
+    @property
+    def again(self) -> int:
+        """Where to ask for a replay that shows whether the engine still is the same process: at the last we have."""
+        return self.last or 0
+
     def took(self, seq: int, at: float) -> None:
         """A batch was applied."""
         self.last = seq

@@ -30,6 +30,10 @@ WATCH_SECONDS = 0.02
 _log = get_logger("worker.slot")
 
 
+class _Restarted(Exception):
+    """A replayed batch is of another engine process than the ones before."""
+
+
 class Slot:
     """Follows one rank. What it publishes is never more than what it knows to be resident.
 
@@ -45,6 +49,8 @@ class Slot:
         self.publisher = SlotPublisher(Sequencer(name), self.translator, sender, clock, schedule, complete=False)
         self.batches = 0
         self._breathed = float("-inf")
+        self._buffered = False
+        """Whether the engine keeps batches for replay: only then does an empty replay say something."""
         self.holes = 0
         """Times events were lost for good."""
         self._stream = stream
@@ -97,7 +103,8 @@ class Slot:
                     received = await self._stream.receive()
             except TimeoutError:
                 quiet = quiet[1:] or quiet
-                await self._look_behind()
+                if not await self._look_behind():
+                    return
                 continue
             for raw in received:
                 if not await self._take(raw):
@@ -113,7 +120,10 @@ class Slot:
             _log.warning("engine restarted: its events begin anew", **self._labels, seq=raw.seq)
             return False
         if verdict is Verdict.GAP:
-            await self._fill(raw.seq)
+            try:
+                await self._fill(raw.seq)
+            except _Restarted:
+                return False
         if verdict is not Verdict.DUPLICATE:
             self._accept(raw, batch)
         return True
@@ -125,11 +135,25 @@ class Slot:
             await asyncio.sleep(0)
             self._breathed = loop.time()
 
-    async def _look_behind(self) -> None:
-        """A lost batch shows when the next one comes, and the next one may come late: ask."""
-        with contextlib.suppress(ReplayFailed):
-            if await self._replay(self._tracker.expected) is not None:
-                self.publisher.changed()
+    async def _look_behind(self) -> bool:
+        """A lost batch shows when the next one comes, and the next one may come late: ask.
+
+        Whether the engine still is the same process: one that restarted at once, and whose first batches were lost
+        while the subscription stood again, has no batch or another one where the last of ours was.
+        """
+        tracker = self._tracker
+        try:
+            first = await self._replay(tracker.again)
+        except ReplayFailed:
+            return True
+        except _Restarted:
+            first = None
+        else:
+            self.publisher.changed()
+        if first is None and tracker.last is not None and self._buffered:
+            _log.warning("engine restarted: it knows no batch of ours", **self._labels, last=tracker.last)
+            return False
+        return True
 
     async def _fill(self, seq: int) -> None:
         expected = self._tracker.expected
@@ -140,14 +164,18 @@ class Slot:
             _log.warning("no replay", **self._labels, error=str(problem))
 
     async def _replay(self, start: int) -> int | None:
-        """Take what the engine replays; the first seq it had, None when it had nothing."""
+        """Take what the engine replays; the first seq it had, None when it had nothing. Raises _Restarted."""
         first: int | None = None
         if self._stream is None:
             return first
         async with contextlib.aclosing(self._stream.replay(start)) as batches:
             async for raw in batches:
                 first = raw.seq if first is None else first
-                self._accept(raw, self._decode(raw))
+                self._buffered = True
+                batch = self._decode(raw)
+                if self._tracker.judge(raw.seq, batch.at if batch else float("-inf")) is Verdict.RESTARTED:
+                    raise _Restarted
+                self._accept(raw, batch)
                 await self._breathe()
         return first
 

@@ -29,6 +29,9 @@ from services.worker.slot import Slot
 from services.worker.snapshot_schedule import SnapshotSchedule
 
 EVENT_SECONDS = 5.0
+NOTICE_SECONDS = 15.0
+"""A restart whose first events were lost shows in the first silence after them."""
+
 SETTLE_SECONDS = 0.15
 """Nothing more may come after what was expected has come."""
 
@@ -135,7 +138,7 @@ class Bench:
         """Whether the events show, within seconds, that the engine is another process than before."""
         if self._following is None:
             return False
-        done, _ = await asyncio.wait([self._following], timeout=EVENT_SECONDS)
+        done, _ = await asyncio.wait([self._following], timeout=NOTICE_SECONDS)
         return bool(done)
 
     async def predict(self, chat: Chat) -> Predicted:

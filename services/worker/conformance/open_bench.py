@@ -69,7 +69,7 @@ async def restart_by(command: str, engine: Engine, seconds: float) -> None:
             code = await process.wait()
             if code:
                 raise KvrouteError(f"the restart command ended with {code}: {command}")
-            while await engine.health() is not Health.OK:
+            while await engine.health() is not Health.OK:  # noqa: ASYNC110 - somebody else's state
                 await asyncio.sleep(0.5)
     except TimeoutError:
         raise KvrouteError(f"the engine was not up again {seconds:.0f} s after the restart command began") from None

@@ -24,6 +24,8 @@ from services.worker.video_probes import shape_of
 
 CLIP = Clip(8, 112, 168)
 
+_A = {"image": "an image", "video": "a video"}
+
 Restart = Callable[[], Awaitable[None]]
 
 
@@ -274,7 +276,7 @@ def from_contract(modality: str, found: ModalityContract, has: bool) -> Check:
 
 
 def _verbatim(modality: str, found: ModalityContract) -> Check:
-    name, expected = f"uuid of a {modality}", "it comes back verbatim in the events"
+    name, expected = f"uuid of {_A[modality]}", "it comes back verbatim in the events"
     if found.verbatim_identity is None:
         return Check(name, Outcome.FAILED, expected, found.detail or "not observed")
     return _check(name, found.verbatim_identity, expected, found.detail or "verbatim")

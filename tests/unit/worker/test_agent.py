@@ -143,6 +143,32 @@ async def test_rubbish_in_the_stream_is_a_loss_not_an_end(stand: Stand) -> None:
     assert not stand.kv_events[-1].complete
 
 
+async def test_an_engine_that_restarted_unheard_is_noticed_in_the_silence(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "QUIET_SECONDS", (0.01, 0.05))
+    await stand.start()
+    await stand.engine.publish(stored([1], TOKENS[:4]))
+    await stand.until(lambda: stand.resident() == set(CHAIN[:1]))
+    stand.engine.new_life()
+    await stand.engine.publish(stored([5], TOKENS[4:8]), lose=True)
+    await stand.until(lambda: len(stand.registrations) == 2)
+    await stand.until(lambda: stand.resident() == set(addresses(TOKENS[4:8], BLOCK_SIZE)))
+
+
+async def test_an_engine_without_a_buffer_is_not_taken_for_a_new_one(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "QUIET_SECONDS", (0.01, 0.01))
+    await stand.start()
+    for block in range(3):
+        await stand.engine.publish(stored([block + 1], TOKENS[4 * block : 4 * block + 4], parent=block or None))
+        stand.engine.forget(before=99)
+        asked = len(stand.engine.replays)
+        await stand.until(lambda asked=asked: len(stand.engine.replays) > asked + 1)
+    assert len(stand.registrations) == 1
+
+
 async def test_a_restarted_engine_begins_a_new_epoch(stand: Stand) -> None:
     await stand.start()
     await stand.engine.publish(stored([1, 2], TOKENS[:8]))
