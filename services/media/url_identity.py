@@ -12,20 +12,33 @@ from services.kv.identity import length_prefixed, url_identity
 from services.media.fetch import Validators
 from services.runtime.errors import ConfigError
 
+PRESETS: Mapping[str, frozenset[str]] = {
+    "s3": frozenset({
+        "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature",
+        "X-Amz-Security-Token", "AWSAccessKeyId", "Signature", "Expires", "x-amz-security-token",
+    }),
+    "gcs": frozenset({
+        "X-Goog-Algorithm", "X-Goog-Credential", "X-Goog-Date", "X-Goog-Expires", "X-Goog-SignedHeaders",
+        "X-Goog-Signature", "GoogleAccessId", "Signature", "Expires",
+    }),
+    "azure": frozenset({
+        "sv", "ss", "srt", "sp", "st", "se", "sip", "spr", "sr", "sig", "sdd", "si", "skoid", "sktid", "skt", "ske",
+        "sks", "skv", "saoid", "suoid", "scid",
+    }),
+    "cloudfront": frozenset({"Expires", "Signature", "Key-Pair-Id", "Policy", "Hash-Algorithm"}),
+}  # fmt: skip
+"""Parameters of signatures that expire, by who signs. Versions and snapshots of an object are not among them."""
+
 
 class DroppedParams:
-    """``KVROUTE_IDENTITY_DROP_PARAMS``: query parameters, by host, that say nothing about the medium."""
+    """``KVROUTE_IDENTITY_DROP_PARAMS``: query parameters, by host, that say nothing about the medium.
+
+    A host is exact or ``*.domain`` (any host below it; the longest counts); ``@s3`` and the like name a preset.
+    """
 
     def __init__(self, setting: Mapping[str, str]) -> None:
-        """Raises ConfigError for a host without parameters."""
-        self._by_host: dict[str, frozenset[str]] = {}
-        for host, names in setting.items():
-            listed = frozenset(name for name in names.split("+") if name)
-            if not listed:
-                raise ConfigError(
-                    f"KVROUTE_IDENTITY_DROP_PARAMS names the host {host} without parameters, expected host=param+param"
-                )
-            self._by_host[host.lower()] = listed
+        """Raises ConfigError for a host without parameters or an unknown preset."""
+        self._by_host = {host.lower(): _listed(host, names) for host, names in setting.items()}
 
     def identity(self, url: str, tenant: str) -> int:
         """URL identity; listed parameters are left out only for a tenant, so that nobody meets another's media."""
@@ -37,14 +50,43 @@ class DroppedParams:
         return (without, "") if without == url else (without, tenant)
 
     def _without(self, url: str) -> str:
-        split = urlsplit(url)
-        dropped = self._by_host.get((split.hostname or "").removesuffix("."))
+        try:
+            split = urlsplit(url)
+        except ValueError:
+            return url  # the fence refuses it
+        dropped = self._for_host((split.hostname or "").removesuffix("."))
         if not dropped or not split.query:
             return url
         head, _, rest = url.partition("?")
         query, mark, fragment = rest.partition("#")
         kept = [piece for piece in query.split("&") if unquote_plus(piece.partition("=")[0]) not in dropped]
         return head + ("?" + "&".join(kept) if kept else "") + mark + fragment
+
+    def _for_host(self, host: str) -> frozenset[str]:
+        if host in self._by_host:
+            return self._by_host[host]
+        labels = host.split(".")
+        below = (self._by_host.get("*." + ".".join(labels[first:])) for first in range(1, len(labels)))
+        return next((names for names in below if names is not None), frozenset())
+
+
+def _listed(host: str, names: str) -> frozenset[str]:
+    listed: set[str] = set()
+    for name in filter(None, names.split("+")):
+        if not name.startswith("@"):
+            listed.add(name)
+        elif (preset := PRESETS.get(name[1:])) is not None:
+            listed |= preset
+        else:
+            raise ConfigError(
+                f"KVROUTE_IDENTITY_DROP_PARAMS names {name} for {host}, expected one of "
+                f"{', '.join('@' + known for known in PRESETS)} or names of parameters"
+            )
+    if not listed:
+        raise ConfigError(
+            f"KVROUTE_IDENTITY_DROP_PARAMS names the host {host} without parameters, expected host=param+param"
+        )
+    return frozenset(listed)
 
 
 def validated_identity(identity: int, validators: Validators) -> int:

@@ -79,7 +79,9 @@ class Settings(BaseModel):
     identity_by_model: dict[str, str] = Field(default_factory=dict, description="model=mode pairs, over the default")
     identity_key: SecretStr | None = Field(default=None, description="keys scoped identities with BLAKE2b")
     identity_drop_params: dict[str, str] = Field(
-        default_factory=dict, description="host=param+param: query parameters left out of url identity (needs a tenant)"
+        default_factory=dict,
+        description="host=param+param: query parameters left out of url identity (needs a tenant); host may be "
+        "*.domain, a param may be @s3, @gcs, @azure or @cloudfront",
     )
     media_forward: Literal["url", "bytes"] = Field(default="url", description="bytes: the engine never fetches")
     media_trust_uuid: bool = Field(default=False, description="accept the clients' uuid as identity, per tenant")

@@ -12,7 +12,9 @@ from aiohttp.test_utils import TestServer
 
 @dataclass
 class Site:
-    """``files`` by path. ``ranges`` False: Range is ignored. ``headers`` are added, ``delay`` seconds are waited."""
+    """``files`` by path. ``ranges`` False: Range is ignored. ``headers`` are added; with an ETag among them a
+    client that knows it gets no body. ``delay`` seconds are waited.
+    """
 
     files: dict[str, bytes] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
@@ -23,6 +25,7 @@ class Site:
     chunked: bool = False
     delay: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)
+    unchanged: Counter[str] = field(default_factory=Counter)
     sent_bytes: int = 0
     server: TestServer | None = None
 
@@ -57,6 +60,10 @@ class Site:
         if path not in self.files:
             return web.Response(status=404)
         data = self.files[path]
+        etag = self.headers.get("ETag")
+        if etag is not None and request.headers.get("If-None-Match") == etag:
+            self.unchanged[path] += 1
+            return web.Response(status=304, headers=self.headers)
         headers = {"Content-Type": self.content_types.get(path, "image/png")} | self.headers
         status = 200
         if self.ranges and "Range" in request.headers:
