@@ -25,6 +25,8 @@ KEEP_SECONDS = 660.0
 
 Key = tuple[str, int]
 Slotted = tuple[str, int, int, int | None]
+"""One decision: request and attempt, and the rank and epoch it was made for. Of two only one counts in the end."""
+
 _log = get_logger("worker.executor")
 
 
@@ -42,10 +44,10 @@ class Executor:
         """The epoch whose work is run; None while there is no engine."""
         self._spawn = spawn
         self._room = asyncio.Semaphore(max_concurrency)
-        self._seen: Remembered[Key] = Remembered(KEEP_SECONDS)
+        self._seen: Remembered[Slotted] = Remembered(KEEP_SECONDS)
         self._cancelled: Remembered[Key] = Remembered(KEEP_SECONDS)
         self._lost: Remembered[Slotted] = Remembered(KEEP_SECONDS)
-        self._attempts: dict[Key, Attempt] = {}
+        self._attempts: dict[Slotted, Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, epoch: int, *, ranks: int) -> None:
@@ -66,7 +68,7 @@ class Executor:
         work = self._read(record)
         if work is None:
             return
-        if not self._seen.add((work.key, work.attempt), self._now()):
+        if not self._seen.add(_slotted(work), self._now()):
             _log.info("work came twice", request=work.key, attempt=work.attempt)
             return
         if self.epoch is not None and work.epoch > self.epoch:
@@ -118,7 +120,7 @@ class Executor:
         if work.epoch != self.epoch:
             await self._refuse(work)
             return
-        key = (work.key, work.attempt)
+        key = _slotted(work)
         attempt = self._attempts[key] = Attempt(work, self.tools)
         if (by := self._already_ended(work)) is not None:
             attempt.end(by)
@@ -133,8 +135,7 @@ class Executor:
         now = self._now()
         if any(self._cancelled.has((work.key, attempt), now) for attempt in (0, work.attempt)):
             return End.CLIENT
-        # What lost is one decision: this attempt on this rank in this epoch.
-        if self._lost.has((work.key, work.attempt, work.dp_rank, work.epoch), now):
+        if self._lost.has(_slotted(work), now):
             return End.LOST
         return None
 
@@ -153,3 +154,7 @@ class Executor:
 
     def _now(self) -> float:
         return self.tools.clock.monotonic()
+
+
+def _slotted(work: Work) -> Slotted:
+    return work.key, work.attempt, work.dp_rank, work.epoch

@@ -294,6 +294,13 @@ class TestOnce:
         assert (fact.worker_id, fact.attempt) == ("w1", 1)
         assert stand.replies == stand.engine.chats == []
 
+    async def test_two_decisions_for_one_attempt_are_two_orders_until_one_has_lost(self, stand: Stand) -> None:
+        """The first was made for our last epoch: were it the same order, the one that counts would be left out."""
+        await stand.give(stand.work(epoch=stand.work().epoch - 1))
+        await stand.give(stand.work())
+        await stand.ended()
+        assert kinds(stand) == [Event.REFUSED, Event.FIRST_TOKEN, Event.FINISHED]
+
     async def test_work_for_a_newer_epoch_is_the_newer_agents(self, stand: Stand) -> None:
         await stand.give(stand.work(epoch=stand.work().epoch + 1))
         await stand.ended()
