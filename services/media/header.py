@@ -20,7 +20,20 @@ from PIL import ExifTags, Image
 from services.kv.reason import Reason
 from services.media.unusable import Unusable
 
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
+
+def _heif_reader() -> bool:
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+HEIF = _heif_reader()
+"""Whether HEIC is read: with the extra ``heic``. vLLM refuses HEIC unless it has been given the same reader."""
+
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF") + (("HEIF",) if HEIF else ())
 """What is opened at all; Pillow's other readers (some start programs) never see a user's bytes."""
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -71,8 +84,10 @@ def measure(head: bytes, *, total: int | None = None, tail: bytes = b"") -> Imag
         return _measure_png(head, total, tail, whole)
     if head[:4] == b"RIFF" and (head[8:12] == b"WEBP" or len(head) < 12):
         return _measure_webp(head, whole)
-    if head[4:8] == b"ftyp" and head[8:12] in _HEIF:
-        raise Unusable(Reason.CODEC_UNSUPPORTED, "the image is HEIF, which is not decoded here")
+    if head[4:8] == b"ftyp" and head[8:12] in _HEIF and not HEIF and b"avif" not in head[: min(64, _u32(head, 0))]:
+        raise Unusable(
+            Reason.CODEC_UNSUPPORTED, "the image is HEIF, which is decoded only with the extra kvroute[heic]"
+        )
     if head[:4] in (b"II*\0", b"MM\0*") or head[4:8] == b"ftyp":
         return _open(head) if whole else Need.ALL
     if whole:
@@ -215,6 +230,10 @@ def _measure_webp(head: bytes, whole: bool) -> ImageSize | Need:
         bits = int.from_bytes(head[21:25], "little")
         return ImageSize((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, "WEBP")
     raise Unusable(Reason.DECODE_FAILED, "the WebP has no image data")
+
+
+def _u32(data: bytes, position: int) -> int:
+    return int.from_bytes(data[position : position + 4], "big")
 
 
 def _u24(data: bytes, position: int) -> int:

@@ -17,7 +17,7 @@ from services.kv.reason import Reason
 from services.media.header import FORMATS, ImageSize, Need, check_pixels, measure
 from services.media.unusable import Unusable
 
-_PLAIN = frozenset({"RGB", "L", "1", "P", "YCbCr"})
+_PLAIN = frozenset({"RGB", "L", "1", "P"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def decode_image(data: bytes, max_pixels: int) -> Decoded:
     check_pixels(size, max_pixels)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            # Pillow keeps the upper 8 of 16 bits of RGB samples: then only the file itself has them all.
-            reduced = ";16" in repr(image.tile) and image.mode in _PLAIN
+            # Pillow keeps the upper 8 of 16 bits of colours and of alpha: then only the file itself has them all.
+            reduced = ";16" in repr(image.tile) and not image.mode.startswith("I")
             image.load()
             return _hash(ImageOps.exif_transpose(image), size.format, data if reduced else None)
     except Image.DecompressionBombError:

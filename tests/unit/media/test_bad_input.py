@@ -205,7 +205,7 @@ class TestImagesThatAreNone:
             (data_uri(encoded(image_format="JPEG")[:-40]), Reason.DECODE_FAILED),
             (data_uri(encoded()[:-30]), Reason.DECODE_FAILED),
             (data_uri(huge_png(20_000, 20_000)), Reason.TOO_LARGE),
-            (data_uri(b"\0\0\0\x18ftypheic" + b"\0" * 60), Reason.CODEC_UNSUPPORTED),
+            (data_uri(b"\0\0\0\x18ftypheic" + b"\0" * 60), Reason.DECODE_FAILED),
         ],
     )
     @pytest.mark.parametrize("identity", ["url", "content", "validated"])
