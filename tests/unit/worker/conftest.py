@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from schemas.control import Control, ControlKind
 from schemas.kv_event import KvEvents, KvOp
 from schemas.lifecycle import Lifecycle
+from schemas.lifecycle import LifecycleEvent as Event
 from schemas.types import Message
 from schemas.work import Response, Work
 from schemas.worker import Heartbeat, Worker
@@ -114,6 +116,15 @@ class Stand:
     async def ended(self, *requests: str) -> None:
         """Wait until the attempts in hand have ended."""
         await self.until(lambda: self.agent._executor.running == 0)
+
+
+def kinds(stand: Stand) -> list[Event]:
+    return [fact.event for fact in stand.facts]
+
+
+def cancel(stand: Stand, **more: Any) -> Control:
+    given = {"kind": ControlKind.CANCEL, "request_id": "r1", "at_ms": stand.harness.clock.now_ms()}
+    return Control(**(given | more))
 
 
 @pytest.fixture
