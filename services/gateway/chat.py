@@ -18,7 +18,7 @@ from services.runtime import trace
 from services.runtime.blobs import Blobs
 from services.runtime.errors import BadRecord, Refused
 from services.runtime.metrics import GATEWAY_ENDED
-from services.runtime.offload import run_in_thread
+from services.runtime.offload import run_alone
 from services.runtime.service import Service
 from services.runtime.topics import CONTROL, REQUESTS
 
@@ -84,7 +84,7 @@ class Chat:
         """Read a request and put it into Kafka. Its body is let go of before anybody waits for its answer."""
         with held(self._admission) as holding:
             raw = await read_limited(request, self._settings.gateway_max_body_bytes, holding)
-            body = await run_in_thread(read_body, raw) if len(raw) > OFF_LOOP_BYTES else read_body(raw)
+            body = await run_alone(read_body, raw) if len(raw) > OFF_LOOP_BYTES else read_body(raw)
             asked = read_asked(
                 request.headers,
                 body,

@@ -22,7 +22,7 @@ from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.bus import Record
 from services.runtime.errors import BadRecord, Refused
 from services.runtime.metrics import LAYOUT_SECONDS, LAYOUT_VIEWS
-from services.runtime.offload import run_in_thread
+from services.runtime.offload import run_alone, run_in_thread
 from services.runtime.refusal import cancelled, deadline_exceeded, refuse
 from services.runtime.service import Service
 from services.runtime.settings import Settings
@@ -31,6 +31,8 @@ from services.runtime.video_sampling import video_sampling
 
 GROUP = "layout"
 STAGE = "layout"
+_SMALL = 32 << 10
+"""Bodies up to this size are parsed on the event loop."""
 _NO_FOLDER = (Reason.UNSUPPORTED_MODEL, "no usable model folder says how the model's videos are laid out")
 
 M = TypeVar("M", MediaResolved, Worker)
@@ -98,7 +100,7 @@ class Layout:
         model, lora = self._fleet.resolve(resolved.model)
         if model not in self._cards and not self._fleet.serves(model):
             raise Refused(404, f"The model `{resolved.model}` does not exist.", code="model_not_found")
-        text = await self._body(resolved)
+        body = await self._body(resolved)
         block_sizes = sorted({*self._fleet.block_sizes(model), *self._settings.block_sizes})
 
         def work() -> Expanded:
@@ -106,20 +108,22 @@ class Layout:
             layouter = self._cards.get(model)
             proof = self._proof(model, layouter)
             return lay_out(
-                resolved, _parsed(text), layouter, proof, block_sizes, model=model, lora=resolved.lora or lora
+                resolved, body, layouter, proof, block_sizes, model=model, lora=resolved.lora or lora
             )
 
         return await run_in_thread(work)
 
-    async def _body(self, resolved: MediaResolved) -> str | bytes:
+    async def _body(self, resolved: MediaResolved) -> dict[str, Any]:
         if resolved.body is not None:
-            return resolved.body
-        if resolved.body_claim is None:
+            text: str | bytes = resolved.body
+        elif resolved.body_claim is None:
             raise BadRecord("no_body", f"request {resolved.key} has neither body nor body_claim")
-        try:
-            return await self._blobs.get(resolved.body_claim)
-        except BlobGone as error:
-            raise Refused(410, str(error), type="server_error", code="body_gone") from None
+        else:
+            try:
+                text = await self._blobs.get(resolved.body_claim)
+            except BlobGone as error:
+                raise Refused(410, str(error), type="server_error", code="body_gone") from None
+        return await run_alone(_parsed, text) if len(text) > _SMALL else _parsed(text)
 
     async def _warm(self) -> None:
         for model in self._cards.names:

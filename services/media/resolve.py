@@ -18,7 +18,7 @@ from services.media.seen import Asking, Scope, item_of
 from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.errors import Refused
 from services.runtime.metrics import MEDIA_ITEMS
-from services.runtime.offload import run_in_thread
+from services.runtime.offload import run_alone, run_in_thread
 from services.runtime.settings import Settings
 from services.runtime.topics import RECORD_LIMIT_BYTES
 
@@ -57,7 +57,7 @@ class Resolution:
             raw = await self._blobs.get(claim)
         except BlobGone as error:
             raise Refused(503, str(error), type="server_error", code="body_gone") from None
-        return await run_in_thread(parse_body, raw)
+        return await run_alone(parse_body, raw)
 
     async def resolve(
         self,
@@ -112,7 +112,7 @@ class Resolution:
 
     async def _encode(self, body: dict[str, Any], *, large: bool) -> bytes:
         try:
-            return await run_in_thread(orjson.dumps, body) if large else orjson.dumps(body)
+            return await run_alone(orjson.dumps, body) if large else orjson.dumps(body)
         except (TypeError, RecursionError):
             raise Refused(400, "the body nests deeper than 254 levels", code="too_deep") from None
 

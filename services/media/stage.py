@@ -13,7 +13,7 @@ from services.media.intake import Unreadable, check_body, envelope_of, read_requ
 from services.media.resolve import OFF_LOOP_BYTES, Resolution
 from services.runtime.bus import Record
 from services.runtime.errors import Refused, Transient
-from services.runtime.offload import run_in_thread
+from services.runtime.offload import run_alone
 from services.runtime.refusal import cancelled, deadline_exceeded, error_response, refuse
 from services.runtime.service import Service
 from services.runtime.topics import LIFECYCLE, MEDIA_RESOLVED
@@ -131,5 +131,5 @@ class MediaStage:
 
 async def _read(record: Record) -> Request:
     if record.value is not None and len(record.value) > OFF_LOOP_BYTES:
-        return await run_in_thread(read_request, record)
+        return await run_alone(read_request, record)
     return read_request(record)

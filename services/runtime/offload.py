@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from services.runtime.errors import KvrouteError
 from services.runtime.metrics import OFFLOADED_SECONDS
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 _THREADS = min(8, (os.cpu_count() or 2) + 2)
 _pool: ThreadPoolExecutor | None = None
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 class OffloadTimeout(KvrouteError):
@@ -44,6 +46,26 @@ async def run_in_thread(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
         return await asyncio.get_running_loop().run_in_executor(_pool, lambda: fn(*args, **kwargs))
     finally:
         OFFLOADED_SECONDS.labels("thread").observe(time.perf_counter() - started)
+
+
+async def run_alone(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """As run_in_thread, for what holds the interpreter's lock to its end, such as parsing megabytes: one at a time.
+
+    Several at once would hand the lock to one another. One alone gives it back to the event loop, which starts the
+    next: the loop is late by one of them at the most.
+    """
+    loop = asyncio.get_running_loop()
+    gate = _gates.get(loop)
+    if gate is None:
+        gate = _gates[loop] = asyncio.Lock()
+    async with gate:
+        work = asyncio.ensure_future(run_in_thread(fn, *args, **kwargs))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # The thread goes on whoever stops waiting, and so does its turn.
+            await asyncio.gather(work, return_exceptions=True)
+            raise
 
 
 class DecodePool:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from schemas.lifecycle import Lifecycle
 from schemas.request import Claim
@@ -16,7 +17,7 @@ from services.runtime.clock import Clock
 from services.runtime.errors import BadRecord, Refused, Transient
 from services.runtime.logs import get_logger
 from services.runtime.metrics import AGENT_FACTS
-from services.runtime.offload import run_in_thread
+from services.runtime.offload import run_alone
 from services.runtime.refusal import cancelled, deadline_exceeded
 from services.runtime.topics import LIFECYCLE
 from services.worker.engine_body import EngineRequest, build
@@ -29,6 +30,18 @@ INLINE_BYTES = 256 << 10
 """Bodies above are built in a thread."""
 
 _log = get_logger("worker.attempt")
+
+
+class Names(Protocol):
+    """How the engine is told which medium it gets."""
+
+    def uuid(self, identity: int) -> str:
+        """An identity as the engine is told it."""
+        ...
+
+    def sent(self, identity: int) -> None:
+        """A medium goes to the engine under this identity."""
+        ...
 
 
 class End(StrEnum):
@@ -50,6 +63,7 @@ class Tools:
     clock: Clock
     engine: PostsChat
     blobs: Blobs
+    names: Names
     ranks: int = 1
 
 
@@ -172,7 +186,7 @@ class Attempt:
         claims = {index: medium.claim for index, medium in enumerate(work.media) if medium.claim is not None}
         payloads = dict(zip(claims, await asyncio.gather(*map(blobs.get, claims.values())), strict=True))
         if len(body) + sum(map(len, payloads.values())) > INLINE_BYTES:
-            return await run_in_thread(self._build, body, claims, payloads)
+            return await run_alone(self._build, body, claims, payloads)
         return self._build(body, claims, payloads)
 
     def _build(self, body: str | bytes, claims: dict[int, Claim], payloads: dict[int, bytes]) -> EngineRequest:
@@ -181,7 +195,10 @@ class Attempt:
             f"{base64.b64encode(data).decode()}"
             for index, data in payloads.items()
         }
-        return build(self.work, body, uris, ranks=self._tools.ranks)
+        for medium in self.work.media:
+            if medium.identity is not None:
+                self._tools.names.sent(medium.identity)
+        return build(self.work, body, uris, ranks=self._tools.ranks, uuid=self._tools.names.uuid)
 
     # Facts
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.runtime.offload import DecodePool, OffloadCrashed, OffloadTimeout, run_in_thread
+from services.runtime.offload import DecodePool, OffloadCrashed, OffloadTimeout, run_alone, run_in_thread
 from tests.unit.runtime.child_work import crash, hang, pid
 
 
@@ -18,6 +18,29 @@ async def test_a_thread_returns_values_and_errors() -> None:
     assert await run_in_thread(lambda: threading.current_thread().name) != threading.main_thread().name
     with pytest.raises(ZeroDivisionError):
         await run_in_thread(lambda: 1 // 0)
+
+
+async def test_what_holds_the_lock_runs_alone_and_the_loop_in_between() -> None:
+    """The next one is started by the loop, whoever stopped waiting for the one before."""
+    running: list[str] = []
+    most = 0
+
+    def hold(name: str) -> str:
+        nonlocal most
+        running.append(name)
+        most = max(most, len(running))
+        time.sleep(0.01)
+        running.remove(name)
+        return name
+
+    tasks = [asyncio.create_task(run_alone(hold, name)) for name in "abcd"]
+    await asyncio.sleep(0.005)
+    tasks[0].cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert (results[1:], most, running) == (["b", "c", "d"], 1, [])
+    with pytest.raises(ZeroDivisionError):
+        await run_alone(lambda: 1 // 0)
 
 
 class TestThreads:
