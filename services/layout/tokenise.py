@@ -69,10 +69,19 @@ class Tokeniser:
         """Cost of what is remembered now, in tokens."""
         return self._held
 
+    @property
+    def size(self) -> int:
+        """One more than the highest token id."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
     def token_id(self, token: str) -> int | None:
         """Id of a token, such as ``<|image_pad|>``, or None."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
+
+    def text(self, token_id: int) -> str:
+        """A token as text, for people."""
+        return str(self._tokenizer.decode([token_id], skip_special_tokens=False))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of the text, no special tokens added. Raises ValueError for text that is not valid Unicode."""

@@ -147,7 +147,7 @@ class Settings(BaseModel):
 
     # Agent
     worker_id: str | None = Field(default=None, pattern=r"^[a-z0-9-]{1,64}$")
-    worker_engine: Literal["vllm"] = "vllm"
+    worker_engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     worker_engine_url: str = "http://127.0.0.1:8100"
     worker_events: str | None = Field(default=None, description="ZMQ endpoint; default: asked from the engine")
     worker_replay: str | None = Field(default=None, description="ZMQ replay endpoint; default: asked from the engine")

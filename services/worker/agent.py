@@ -20,17 +20,15 @@ from services.runtime.metrics import AGENT_RUNNING
 from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 from services.runtime.topics import HEARTBEATS, WORKERS
-from services.worker.endpoints import Source, sources
 from services.worker.engine import Engine, EngineError, Health
-from services.worker.engines.vllm import VllmEvents
-from services.worker.engines.vllm_keys import KeyReader, dialect_of
-from services.worker.event_stream import EventStream
 from services.worker.executor import Executor
 from services.worker.gauges import observe
-from services.worker.life import EngineFacts, Life, ask_facts
+from services.worker.kinds import Ear, EngineKind, Hearing
+from services.worker.life import EngineFacts, Life
 from services.worker.model_layout import ModelLayout, load_layout
 from services.worker.patience import send_patiently
 from services.worker.probes import Subject, prove
+from services.worker.probes_by_events import EventProver
 from services.worker.sequence import SlotName
 from services.worker.slot import Slot, Watch
 from services.worker.snapshot_schedule import SnapshotSchedule
@@ -61,7 +59,7 @@ class Agent:
     """Registers its worker anew for each life of the engine and keeps the lease."""
 
     def __init__(
-        self, worker_id: WorkerId, settings: Settings, host: Host, engine: Engine, executor: Executor,
+        self, worker_id: WorkerId, settings: Settings, host: Host, kind: EngineKind, engine: Engine, executor: Executor,
         *, randomness: random.Random | None = None,
         layouts: Callable[[Settings, str], ModelLayout] = load_layout,
     ) -> None:
@@ -71,6 +69,7 @@ class Agent:
         self.state = WorkerState.LIVE
         self._settings = settings
         self._host = host
+        self._kind = kind
         self._engine = engine
         self._executor = executor
         self._random = randomness or random.Random()  # spreads snapshots and names probes, guards nothing
@@ -175,14 +174,11 @@ class Agent:
             await asyncio.sleep(ENGINE_POLL_SECONDS)
 
     async def _begin(self) -> Life:
-        facts, metrics = await ask_facts(self._engine, self._settings.block_sizes)
+        facts, metrics = await self._kind.facts(self._engine)
         layout = await self._layout(facts.model, facts.max_model_len)
-        stated = await self._engine.event_sources()
-        found = sources(
-            stated, self._engine.url, events=self._settings.worker_events, replay=self._settings.worker_replay,
-            ranks=len(metrics.loads) or None,
-        )
-        if not found:
+        known = layout if isinstance(layout, ModelLayout) else None
+        ears = await self._kind.ears(self._engine, Hearing(facts, metrics, known, self._executor.salts))
+        if all(ear.stream is None for ear in ears):
             self._host.log.warning(
                 "engine publishes no KV events: its cache counts as empty. Start it with --kv-events-config "
                 '\'{"enable_kv_cache_events": true, "publisher": "zmq"}\', or set KVROUTE_WORKER_EVENTS',
@@ -190,7 +186,7 @@ class Agent:
             )
         epoch = max(self._host.clock.now_ms(), self._last_epoch + 1)
         self._last_epoch = epoch
-        slots = self._slots(epoch, facts, found, max(1, len(metrics.loads)), layout)
+        slots = self._slots(epoch, facts, ears)
         life = self.life = Life(self.worker_id, epoch, facts, slots, self._engine, self._host.clock)
         await life.begin()
         life.contract = await self._prove(life, layout)
@@ -200,20 +196,14 @@ class Agent:
         await self.beat()
         return life
 
-    def _slots(
-        self, epoch: int, facts: EngineFacts, found: list[Source], ranks: int, layout: ModelLayout | CardError
-    ) -> list[Slot]:
-        placeholders = layout.placeholders if isinstance(layout, ModelLayout) else frozenset[int]()
-        salts = self._executor.salts
-        reader = KeyReader(dialect_of(facts.version), placeholders, salts, salts.in_flight)
-        streams: list[tuple[int, EventStream | None]] = [(source.rank, EventStream(source)) for source in found]
+    def _slots(self, epoch: int, facts: EngineFacts, ears: list[Ear]) -> list[Slot]:
         return [
             Slot(
-                SlotName(self.worker_id, rank, epoch, facts.model, facts.block_size), stream, VllmEvents(reader),
+                SlotName(self.worker_id, ear.rank, epoch, facts.model, facts.block_size), ear.stream, ear.decoder,
                 self._host.sender, self._host.clock,
-                SnapshotSchedule(self._settings.snapshot_seconds, self._random.uniform),
+                SnapshotSchedule(self._settings.snapshot_seconds, self._random.uniform), ear.translator,
             )
-            for rank, stream in streams or [(rank, None) for rank in range(ranks)]
+            for ear in ears
         ]  # fmt: skip
 
     async def _layout(self, model: str, max_model_len: int | None) -> ModelLayout | CardError:
@@ -233,14 +223,23 @@ class Agent:
                 layout.videos(self._settings),
             )
             watch = Watch(life.slots) if any(slot.follows for slot in life.slots) else None
-            identity = self._random.getrandbits(64)
-            contract = await prove(self._engine, layout.layouter, subject, watch, identity)
+            if self._kind.tokenizes:
+                contract = await prove(self._engine, layout.layouter, subject, watch, self._fresh_identity())
+            else:
+                contract = await EventProver(
+                    self._engine, layout.layouter, subject, watch, self._fresh_identity, self._kind.uuid
+                ).prove()
         for name in ("text", "image", "video"):
             found: ModalityContract = getattr(contract, name)
             say: Any = self._host.log.info if found.proven else self._host.log.warning
             say("layout proven" if found.proven else "layout not proven", worker=self.worker_id, model=model,
                 modality=name, variant=found.variant, detail=found.detail)  # fmt: skip
         return contract
+
+    def _fresh_identity(self) -> int:
+        identity = self._random.getrandbits(64)
+        self._kind.sent(identity)
+        return identity
 
     async def _register(self, life: Life) -> None:
         limits = Limits(

@@ -15,8 +15,8 @@ from services.runtime.settings import Settings
 from services.runtime.topics import WORK, WORKERS, work_topic
 from services.worker.agent import Agent
 from services.worker.attempt import Tools
-from services.worker.engine import Engine
 from services.worker.executor import Executor
+from services.worker.kinds import kind_of
 
 
 def build(settings: Settings, service: Service, *, randomness: random.Random | None = None) -> Agent:
@@ -26,14 +26,15 @@ def build(settings: Settings, service: Service, *, randomness: random.Random | N
         raise ConfigError(
             "KVROUTE_WORKER_ID is not set: every agent needs a name of its own, lower-case letters, digits and dashes"
         )
-    engine = Engine(settings.worker_engine_url)
-    tools = Tools(service.sender, service.clock, engine, Blobs.of(settings, clock=service.clock))
+    kind = kind_of(settings)
+    engine = kind.engine()
+    tools = Tools(service.sender, service.clock, engine, Blobs.of(settings, clock=service.clock), kind)
 
     def spawn(coro: Any, name: str) -> asyncio.Task[None]:
         return service.spawn(coro, name=name)
 
     executor = Executor(worker_id, tools, max_concurrency=settings.worker_max_concurrency, spawn=spawn)
-    agent = Agent(worker_id, settings, service, engine, executor, randomness=randomness)
+    agent = Agent(worker_id, settings, service, kind, engine, executor, randomness=randomness)
 
     def heed(order: Control) -> None:
         waiting = agent.control(order)

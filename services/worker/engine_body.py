@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,10 @@ class EngineRequest:
     usage_wanted: bool
 
 
-def build(work: Work, body_text: str | bytes, data_uris: Mapping[int, str], *, ranks: int) -> EngineRequest:
+def build(
+    work: Work, body_text: str | bytes, data_uris: Mapping[int, str], *, ranks: int,
+    uuid: Callable[[int], str] = engine_uuid,
+) -> EngineRequest:  # fmt: skip
     """Make the engine's request. ``data_uris`` replaces URLs, by index in ``work.media``.
 
     Raises BadRecord when the body is not an object or a medium does not stand where the work says.
@@ -41,7 +44,7 @@ def build(work: Work, body_text: str | bytes, data_uris: Mapping[int, str], *, r
         field = _FIELDS.get(medium.kind)
         part = _part(work, body, medium.message, medium.part)
         if medium.identity is not None:
-            part["uuid"] = engine_uuid(medium.identity)
+            part["uuid"] = uuid(medium.identity)
         if index in data_uris and field is not None:
             stated = part.get(field)
             part[field] = {**(stated if isinstance(stated, dict) else {}), "url": data_uris[index]}

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 import zmq.asyncio
@@ -38,8 +38,33 @@ class RawBatch:
     payload: bytes
 
 
+class Streams(Protocol):
+    """How one rank's batches come."""
+
+    remembers: bool
+    """Whether a replay gives again what was given before."""
+
+    def open(self) -> None:
+        """Begin to listen."""
+        ...
+
+    def close(self) -> None:
+        """Let go."""
+        ...
+
+    async def receive(self) -> list[RawBatch]:
+        """The next batches: what is there already, or the first that comes."""
+        ...
+
+    def replay(self, start: int) -> AsyncGenerator[RawBatch, None]:
+        """What the engine still holds from a seq on. Raises ReplayFailed."""
+        ...
+
+
 class EventStream:
     """The sockets of one rank."""
+
+    remembers = True
 
     def __init__(self, source: Source) -> None:
         self.source = source

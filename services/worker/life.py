@@ -29,6 +29,9 @@ class EngineFacts:
     block_size: int
     max_model_len: int | None = None
     num_blocks: int | None = None
+    page_size: int | None = None
+    """Tokens of a block as the engine announces it, where that is not the block size that is routed with."""
+    engine: str = "vllm"
 
 
 class Life:
@@ -80,7 +83,7 @@ class Life:
         """What routers have to know."""
         facts = self.facts
         return Worker(
-            worker_id=self._worker_id, epoch=self.epoch, state=state, dp_size=len(self.slots), engine="vllm",
+            worker_id=self._worker_id, epoch=self.epoch, state=state, dp_size=len(self.slots), engine=facts.engine,
             engine_version=facts.version, model=facts.model, loras=list(facts.loras), block_size=facts.block_size,
             contract=self.contract, limits=limits, at_ms=self._clock.now_ms(), agent=agent,
         )  # fmt: skip
@@ -110,7 +113,9 @@ class Life:
             gone = gone + 1 if health is Health.GONE else 0
 
 
-async def ask_facts(engine: Engine, block_sizes: Sequence[int]) -> tuple[EngineFacts, EngineMetrics]:
+async def ask_facts(
+    engine: Engine, block_sizes: Sequence[int], *, kind: str = "vllm", page_size: int | None = None
+) -> tuple[EngineFacts, EngineMetrics]:
     """Ask the engine who it is. Raises EngineError, also when the block size can't be known."""
     model, version, metrics = await asyncio.gather(engine.model(), engine.version(), engine.metrics())
     block_size = metrics.block_size
@@ -119,8 +124,11 @@ async def ask_facts(engine: Engine, block_sizes: Sequence[int]) -> tuple[EngineF
     if block_size is None:
         raise EngineError(
             200,
-            f"{engine.url}/metrics has no vllm:cache_config_info with a block_size: start the engine with "
-            "metrics, or set KVROUTE_BLOCK_SIZES to its one block size",
+            f"{engine.url}/metrics does not tell the block size (vLLM: vllm:cache_config_info, TensorRT-LLM: "
+            "kvCacheStats.tokensPerBlock): start the engine with metrics, or set KVROUTE_BLOCK_SIZES to its one "
+            "block size",
         )
-    facts = EngineFacts(model.name, model.loras, version, block_size, model.max_model_len, metrics.num_blocks)
+    facts = EngineFacts(
+        model.name, model.loras, version, block_size, model.max_model_len, metrics.num_blocks, page_size, kind
+    )
     return facts, metrics

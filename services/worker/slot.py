@@ -10,9 +10,8 @@ from services.kv.tier import Tier
 from services.runtime.bus import Sender
 from services.runtime.clock import Clock
 from services.runtime.logs import get_logger
-from services.worker.engines.events import Batch, EngineEventError
-from services.worker.engines.vllm import VllmEvents
-from services.worker.event_stream import EventStream, RawBatch, ReplayFailed
+from services.worker.engines.events import Batch, Decodes, EngineEventError
+from services.worker.event_stream import RawBatch, ReplayFailed, Streams
 from services.worker.publisher import SlotPublisher
 from services.worker.seq_tracker import SeqTracker, Verdict
 from services.worker.sequence import Sequencer, SlotName
@@ -41,11 +40,11 @@ class Slot:
     """
 
     def __init__(
-        self, name: SlotName, stream: EventStream | None, decoder: VllmEvents, sender: Sender, clock: Clock,
-        schedule: SnapshotSchedule,
+        self, name: SlotName, stream: Streams | None, decoder: Decodes, sender: Sender, clock: Clock,
+        schedule: SnapshotSchedule, translator: Translator | None = None,
     ) -> None:
         self.name = name
-        self.translator = Translator(name.block_size)
+        self.translator = translator or Translator(name.block_size)
         self.publisher = SlotPublisher(Sequencer(name), self.translator, sender, clock, schedule, complete=False)
         self.batches = 0
         self._breathed = float("-inf")
@@ -69,7 +68,8 @@ class Slot:
             try:
                 # A buffer that is empty, or begins with seq 0, is the whole past.
                 first = await self._replay(0)
-                self.publisher.complete = first in (None, 0) and not self.holes
+                whole = first == 0 or (first is None and self._stream.remembers)
+                self.publisher.complete = whole and not self.holes
             except ReplayFailed as problem:
                 _log.warning("no replay: what the engine held before is unknown", **self._labels, error=str(problem))
         await self.publisher.step()
@@ -142,6 +142,8 @@ class Slot:
         while the subscription stood again, has no batch or another one where the last of ours was.
         """
         tracker = self._tracker
+        if self._stream is None or not self._stream.remembers:
+            return True
         try:
             first = await self._replay(tracker.again)
         except ReplayFailed:
@@ -201,6 +203,7 @@ class Slot:
         self.holes += 1
         _log.error("events are lost: the resident set begins anew", **self._labels, what=what)
         self.translator.reset()
+        self._decoder.reset()
         self.publisher.complete = False
 
     def _decode(self, raw: RawBatch) -> Batch | None:
@@ -241,3 +244,15 @@ class Watch:
         finally:
             for slot in self._slots:
                 slot.translator.unwatch(identity)
+
+    async def holds(self, expected: Sequence[int], seconds: float) -> bool:
+        """Whether all these addresses are resident on one slot within so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    for slot in self._slots:
+                        if slot.translator.resident.published(Tier.DEVICE).issuperset(expected):
+                            return True
+                    await asyncio.sleep(WATCH_SECONDS)
+        except TimeoutError:
+            return False

@@ -14,7 +14,8 @@ from xxhash import xxh3_64_intdigest
 
 from services.kv.address import chain, local_hash, seed_for, token_bytes_of
 from services.kv.tier import TIERS, Tier
-from services.worker.engines.events import Batch, Cause, Cleared, EngineHash, Removed, Stored
+from services.worker.engines.events import Batch, Cause, Cleared, EngineHash, Removed, Stored, Unaddressable
+from services.worker.engines.pages import PageGrouper
 from services.worker.resident import ResidentSet
 
 
@@ -67,6 +68,8 @@ class Translator:
                 self._removed(event)
             elif isinstance(event, Cleared):
                 self.reset()
+            elif isinstance(event, Unaddressable):
+                self.unaddressed[event.cause] += event.blocks
             else:
                 self.unrecognised[event.type] += 1
 
@@ -161,3 +164,21 @@ class Translator:
                 self.resident.remove(self._known[engine_hash][0], event.tier)
                 if not any(engine_hash in others for others in self._copies.values()):
                     del self._known[engine_hash]
+
+
+class GroupingTranslator(Translator):
+    """For engines that announce pages smaller than the blocks that are routed with."""
+
+    def __init__(self, grouper: PageGrouper) -> None:
+        super().__init__(grouper.block_size)
+        self._grouper = grouper
+
+    def apply(self, batch: Batch) -> None:
+        """Follow one batch of pages."""
+        for event in batch.events:
+            super().apply(Batch(batch.at, self._grouper.grouped(event), batch.rank))
+
+    def reset(self) -> None:
+        """Nothing is known to be resident any more."""
+        self._grouper.clear()
+        super().reset()

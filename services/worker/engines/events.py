@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from services.kv.tier import Tier
 from services.runtime.errors import KvrouteError
@@ -88,7 +89,15 @@ class Unrecognised:
     type: str
 
 
-Event = Stored | Removed | Cleared | Unrecognised
+@dataclass(slots=True)
+class Unaddressable:
+    """Blocks an adapter had to leave out, for this cause: counted."""
+
+    cause: Cause
+    blocks: int
+
+
+Event = Stored | Removed | Cleared | Unrecognised | Unaddressable
 
 
 @dataclass(slots=True)
@@ -98,3 +107,15 @@ class Batch:
     at: float
     events: list[Event]
     rank: int | None = None
+
+
+class Decodes(Protocol):
+    """An engine's adapter: a payload in, a batch out."""
+
+    def decode(self, payload: bytes) -> Batch:
+        """One batch. Raises EngineEventError when the payload is none."""
+        ...
+
+    def reset(self) -> None:
+        """Events were lost: what was remembered of earlier ones counts no more."""
+        ...

@@ -25,6 +25,9 @@ class VllmEvents:
         batch = decode_batch(payload)
         return Batch(batch.ts, [self._neutral(event) for event in batch.events], batch.rank)
 
+    def reset(self) -> None:
+        """Nothing is remembered here."""
+
     def _neutral(self, event: WireEvent) -> Event:
         if isinstance(event, BlockStored):
             return self._stored(event)
