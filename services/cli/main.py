@@ -32,6 +32,7 @@ COMMANDS = {
     "route": Entry("services.cli.route", "route", "Ask where a request would go, without running it."),
     "audit": Entry("services.cli.audit", "audit", "Look at past decisions."),
     "explain": Entry("services.cli.explain", "explain", "Say why a request went where it went."),
+    "inspect": Entry("services.cli.inspect", "inspect", "Show what the router sees in an image or a video."),
     "topics": Entry("services.cli.topics", "topics", "Create and list topics."),
     "db": Entry("services.cli.db", "db", "Migrate the audit store."),
     "dlq": Entry("services.cli.dlq", "dlq", "Look at dead letters and send them again."),
