@@ -14,7 +14,7 @@ from services.runtime.broker_process import free_ports
 from tests.docs.blocks import ROOT, Block
 
 READY_SECONDS = 90.0
-BLOCK_SECONDS = 60.0
+BLOCK_SECONDS = 120.0
 
 
 class Walkthrough:
@@ -45,22 +45,26 @@ class Walkthrough:
         """Run a block and return what it printed. Raises AssertionError when it fails."""
         if block.until is not None:
             return self._start(block, block.until)
-        done = subprocess.run(
-            self._command(block),
-            cwd=ROOT,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=BLOCK_SECONDS,
-            check=False,
-        )
-        said = f"{block.text}\n{done.stdout}\n{done.stderr}"
-        assert done.returncode == 0, f"{block.where} ended with {done.returncode}:\n{said}"
-        return done.stdout
+        process = subprocess.Popen(
+            self._command(block), cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            output, remarks = process.communicate(timeout=BLOCK_SECONDS)
+            ended = f"ended with {process.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, remarks = process.communicate()
+            ended = f"went on for {BLOCK_SECONDS:.0f} s"
+        running = "\n".join(_tail(log) for _, _, log in self._running)
+        assert process.returncode == 0, f"{block.where} {ended}:\n{block.text}\n{output}\n{remarks}\n{running}"
+        return output
 
     def close(self) -> None:
         """Ctrl-C for what is running. Raises AssertionError when it does not end well by that."""
         for block, process, log in reversed(self._running):
+            if process.poll() is not None:
+                continue  # whoever waited for it has said so
             os.killpg(process.pid, signal.SIGINT)
             try:
                 process.wait(30)
