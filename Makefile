@@ -7,7 +7,7 @@ ARGS ?=
 unexport VIRTUAL_ENV
 export PYTHONUNBUFFERED ?= 1
 
-.PHONY: help venv demo up test unit lint format bench schemas docs drift clean
+.PHONY: help venv demo up test unit fuzz lint format bench schemas docs drift clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -31,6 +31,9 @@ test: $(STAMP) ## unit, contract, integration, end to end; KAFKA_HOME=... adds A
 
 unit: $(STAMP) ## the quick tests only
 	@$(BIN)/pytest -q -n 2 $(ARGS) tests/unit
+
+fuzz: $(STAMP) ## 50,000 damaged images and 2,000 damaged videos through decoding; ARGS="--images 1000 --first 50000"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check .

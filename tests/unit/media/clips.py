@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
@@ -10,6 +11,8 @@ from typing import Any
 
 import av
 import numpy as np
+
+os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder tells its life otherwise
 
 ENCODERS = {"vp9": "libvpx-vp9", "av1": "libsvtav1", "h264": "libx264", "hevc": "libx265", "mpeg4": "mpeg4"}
 LOSSLESS = {"vp9": {"lossless": "1"}, "h264": {"qp": "0"}, "hevc": {"x265-params": "lossless=1:log-level=none"}}
