@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -33,6 +34,8 @@ DEFAULT = ("hashing", "index", "pipeline")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/bench.json"), show_default=True)
 def main(suites: tuple[str, ...], json_only: bool, page: Path | None, out: Path) -> None:
     """Run benchmark SUITES; hashing, index and pipeline by default."""
+    # Asked to end, it ends as with Ctrl-C: the fleet's processes are stopped, none is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     screen = console(json_only)
     about = machine()
     results: dict[str, object] = {"machine": about}
