@@ -40,6 +40,9 @@ def test_every_leaf_takes_a_config_file_and_json():
             assert {"config", "json"} <= {parameter.name for parameter in command.params}, words
 
 
+FOLDERS = ("--model", "--model-dir")
+
+
 def example_lines():
     for words, command in all_commands():
         for line in re.findall(r"^  (.*kvroute .*)$", command.epilog or "", re.MULTILINE):
@@ -50,7 +53,7 @@ def example_lines():
 def test_every_example_is_a_command_line_that_parses(line, tmp_path):
     """What --help shows can be copied: all its commands, options and arguments exist."""
     words = [word for word in shlex.split(line) if not word.startswith("KVROUTE_")][1:]
-    words = [str(tmp_path) if before == "--model" else word for before, word in zip(["", *words], words, strict=False)]
+    words = [str(tmp_path) if before in FOLDERS else word for before, word in zip(["", *words], words, strict=False)]
     command = cli
     while isinstance(command, click.Group):
         command, words = command.get_command(click.Context(command), words[0]), words[1:]
