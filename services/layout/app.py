@@ -83,7 +83,7 @@ class Layout:
             return
         seconds = self._service.clock.monotonic() - started
         LAYOUT_SECONDS.observe(seconds)
-        LAYOUT_VIEWS.labels(expanded.reason.value if expanded.reason else "").inc()
+        LAYOUT_VIEWS.labels(expanded.model, expanded.reason.value if expanded.reason else "").inc()
         timings = {**expanded.timings_ms, STAGE: round(seconds * 1000, 3)}
         await self._service.sender.send(
             EXPANDED.name, expanded.model_copy(update={"timings_ms": timings}), key=expanded.key

@@ -136,7 +136,9 @@ MEDIA_HELD_BYTES = gauge("kvroute_media_held_bytes", "bytes of media in memory, 
 # Layout
 LAYOUT_SECONDS = histogram("kvroute_layout_seconds", "time to lay out one request: template, tokens, media, addresses")
 LAYOUT_VIEWS = counter(
-    "kvroute_layout_views_total", "requests laid out, by the reason their view is not exact (empty: exact)", ("reason",)
+    "kvroute_layout_views_total",
+    "requests laid out, by model and by the reason their view is not exact (empty: exact)",
+    ("model", "reason"),
 )
 
 # Router
