@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from schemas.types import Identifier, Message, TenantName, WorkerId, request_key
+from schemas.types import Identifier, Int64, Message, TenantName, WorkerId, request_key
 
 
 class ControlKind(StrEnum):
@@ -25,13 +25,13 @@ class Control(Message):
     SCHEMA: ClassVar[str] = "control.v1"
 
     kind: ControlKind
-    at_ms: int
+    at_ms: Int64
     request_id: Identifier | None = None
     tenant: TenantName = ""
-    attempt: int = Field(default=0, ge=0)
+    attempt: Int64 = Field(default=0, ge=0)
     worker_id: WorkerId | None = None
-    dp_rank: int | None = None
-    epoch: int | None = None
+    dp_rank: Int64 | None = None
+    epoch: Int64 | None = None
     reason: str = Field(default="", max_length=200)
 
     @property

@@ -8,7 +8,18 @@ from typing import ClassVar
 from pydantic import Field
 
 from schemas.media import IdentitySource, MediaKind
-from schemas.types import Hex64, Identifier, Message, Part, ResponsesTopic, TenantName, U64List, WorkerId, request_key
+from schemas.types import (
+    Hex64,
+    Identifier,
+    Int64,
+    Message,
+    Part,
+    ResponsesTopic,
+    TenantName,
+    U64List,
+    WorkerId,
+    request_key,
+)
 from services.kv.reason import Reason
 
 
@@ -32,25 +43,25 @@ class Position(Part):
     """A place in Kafka."""
 
     topic: str
-    partition: int
-    offset: int
+    partition: Int64
+    offset: Int64
 
 
 class Candidate(Part):
     """One slot that could have been chosen, with every term of its cost (blocks, lower is better)."""
 
     worker_id: WorkerId
-    dp_rank: int = 0
-    epoch: int
-    overlap_device: int = 0
-    overlap_host: int = 0
-    overlap_disk: int = 0
-    overlap_predicted: int = Field(default=0, description="blocks, with predicted entries counted")
-    active_prefill_tokens: int = 0
-    active_decode_blocks: int = 0
-    active_requests: int = 0
-    new_decode_blocks: int = Field(default=0, description="this prompt's blocks not active on the slot yet")
-    vision_tokens: int = Field(default=0, description="media tokens whose KV is not resident")
+    dp_rank: Int64 = 0
+    epoch: Int64
+    overlap_device: Int64 = 0
+    overlap_host: Int64 = 0
+    overlap_disk: Int64 = 0
+    overlap_predicted: Int64 = Field(default=0, description="blocks, with predicted entries counted")
+    active_prefill_tokens: Int64 = 0
+    active_decode_blocks: Int64 = 0
+    active_requests: Int64 = 0
+    new_decode_blocks: Int64 = Field(default=0, description="this prompt's blocks not active on the slot yet")
+    vision_tokens: Int64 = Field(default=0, description="media tokens whose KV is not resident")
     prefill_cost: float = 0.0
     decode_cost: float = 0.0
     request_cost: float = 0.0
@@ -62,7 +73,7 @@ class Candidate(Part):
 class RestOfCandidates(Part):
     """The candidates that are not listed one by one."""
 
-    count: int = 0
+    count: Int64 = 0
     min_cost: float | None = None
     max_cost: float | None = None
 
@@ -74,12 +85,12 @@ class DecisionMedia(Part):
     identity: Hex64 | None = None
     source: IdentitySource = IdentitySource.NONE
     forwarded: bool = False
-    width: int | None = None
-    height: int | None = None
-    size_bytes: int | None = None
-    frames: int | None = None
-    tokens: int | None = None
-    offset: int | None = None
+    width: Int64 | None = None
+    height: Int64 | None = None
+    size_bytes: Int64 | None = None
+    frames: Int64 | None = None
+    tokens: Int64 | None = None
+    offset: Int64 | None = None
     host: str | None = None
     path: str | None = None
     url_hash: Hex64 | None = None
@@ -93,42 +104,42 @@ class Decision(Message):
 
     request_id: Identifier
     tenant: TenantName = ""
-    attempt: int = Field(ge=1)
+    attempt: Int64 = Field(ge=1)
     outcome: Outcome
     model: str
     lora: str | None = None
     session_id: Identifier | None = None
-    priority: int = 0
+    priority: Int64 = 0
     route_only: bool = False
     book: bool = False
     reply_to: ResponsesTopic | None = None
-    created_at_ms: int
-    deadline_ms: int
+    created_at_ms: Int64
+    deadline_ms: Int64
     worker_id: WorkerId | None = None
-    dp_rank: int = 0
-    epoch: int | None = None
+    dp_rank: Int64 = 0
+    epoch: Int64 | None = None
     mode: Mode
     reason: Reason | None = None
     detail: str | None = None
     variant: str = ""
-    block_size: int = 0
-    prompt_tokens: int
-    exact_tokens: int
-    total_blocks: int = 0
-    overlap_confirmed: int = Field(default=0, description="blocks the worker's events say it holds (best tier chain)")
-    overlap_predicted: int = Field(default=0, description="blocks counted with this router's own recent decisions")
-    usable_blocks: int = Field(default=0, description="min(overlap_confirmed, (prompt_tokens - 1) // block_size)")
-    predicted_tokens: int = Field(default=0, description="usable_blocks * block_size, compared with cached_tokens")
+    block_size: Int64 = 0
+    prompt_tokens: Int64
+    exact_tokens: Int64
+    total_blocks: Int64 = 0
+    overlap_confirmed: Int64 = Field(default=0, description="blocks the worker's events say it holds (best tier chain)")
+    overlap_predicted: Int64 = Field(default=0, description="blocks counted with this router's own recent decisions")
+    usable_blocks: Int64 = Field(default=0, description="min(overlap_confirmed, (prompt_tokens - 1) // block_size)")
+    predicted_tokens: Int64 = Field(default=0, description="usable_blocks * block_size, compared with cached_tokens")
     addresses: U64List = Field(default_factory=list, description="the prompt's addresses at block_size")
     candidates: list[Candidate] = Field(default_factory=list, description="the chosen first, then the best 31 others")
     rest: RestOfCandidates = Field(default_factory=RestOfCandidates)
-    ties: int = 1
+    ties: Int64 = 1
     margin: float | None = Field(default=None, description="cost of the next best minus the chosen")
     seed: Hex64 = 0
     policy: str
     policy_version: str
     parameters: dict[str, float] = Field(default_factory=dict, description="weights and scales as used")
-    now_ms: int
+    now_ms: Int64
     router: str = Field(default="", description="replica that decided")
     excluded: list[str] = Field(default_factory=list, description="slots excluded by earlier attempts, worker/rank")
     projection: list[Position] = Field(default_factory=list, description="kv-events read so far, by partition")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from schemas.types import Hex64, Message, Part, U64List, WorkerId
+from schemas.types import Hex64, Int64, Message, Part, U64List, WorkerId
 from services.kv.tier import Tier
 
 
@@ -30,9 +30,9 @@ class KvChange(Part):
 class KvSnapshot(Part):
     """One part of a slot's whole resident set. Parts stand in consecutive seqs with nothing between."""
 
-    id: int
-    part: int = Field(ge=0)
-    parts: int = Field(ge=1)
+    id: Int64
+    part: Int64 = Field(ge=0)
+    parts: Int64 = Field(ge=1)
     tier: Tier = Tier.DEVICE
     addresses: U64List = Field(default_factory=list, description="at most 60,000")
 
@@ -40,7 +40,7 @@ class KvSnapshot(Part):
 class Resident(Part):
     """Size and XOR of a tier's resident set after a record: a cheap proof that nothing was missed."""
 
-    count: int = Field(ge=0)
+    count: Int64 = Field(ge=0)
     xor: Hex64
 
 
@@ -50,15 +50,15 @@ class KvEvents(Message):
     SCHEMA: ClassVar[str] = "kv-events.v1"
 
     worker_id: WorkerId
-    dp_rank: int = 0
-    epoch: int
-    seq: int = Field(ge=0)
+    dp_rank: Int64 = 0
+    epoch: Int64
+    seq: Int64 = Field(ge=0)
     model: str
-    block_size: int = Field(gt=0)
+    block_size: Int64 = Field(gt=0)
     changes: list[KvChange] = Field(default_factory=list)
     snapshot: KvSnapshot | None = None
     resident: dict[Tier, Resident] | None = Field(default=None, description="missing on all but a snapshot's last part")
-    unknown: int = Field(default=0, description="engine blocks that have no address, so far")
+    unknown: Int64 = Field(default=0, description="engine blocks that have no address, so far")
     complete: bool = Field(default=True, description="false: the agent started beside a living engine and knows a part")
     hybrid: bool = Field(
         default=False, description="the engine keeps several cache groups: what is resident here is an upper bound"

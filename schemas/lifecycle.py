@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from schemas.types import Identifier, Message, Part, TenantName, WorkerId, request_key
+from schemas.types import Identifier, Int64, Message, Part, TenantName, WorkerId, request_key
 
 
 class LifecycleEvent(StrEnum):
@@ -24,9 +24,9 @@ class LifecycleEvent(StrEnum):
 class Usage(Part):
     """Tokens as the engine reported them."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
+    prompt_tokens: Int64 | None = None
+    completion_tokens: Int64 | None = None
+    cached_tokens: Int64 | None = None
 
 
 class Lifecycle(Message):
@@ -36,17 +36,17 @@ class Lifecycle(Message):
 
     request_id: Identifier
     tenant: TenantName = ""
-    attempt: int = Field(default=0, ge=0)
+    attempt: Int64 = Field(default=0, ge=0)
     event: LifecycleEvent
     stage: str = Field(description="media, layout, router, agent, gateway")
-    at_ms: int
-    created_at_ms: int
+    at_ms: Int64
+    created_at_ms: Int64
     model: str = ""
     worker_id: WorkerId | None = None
-    dp_rank: int = 0
-    epoch: int | None = None
+    dp_rank: Int64 = 0
+    epoch: Int64 | None = None
     usage: Usage | None = None
-    status: int | None = Field(default=None, description="HTTP status of a refusal or failure")
+    status: Int64 | None = Field(default=None, description="HTTP status of a refusal or failure")
     code: str | None = None
     detail: str | None = Field(default=None, max_length=500, description="for people; no URL query, no payload")
     before_output: bool = Field(default=True, description="nothing had been answered yet: may be routed again")
@@ -54,7 +54,7 @@ class Lifecycle(Message):
     stream: bool | None = None
     route_only: bool | None = None
     session_id: Identifier | None = None
-    deadline_ms: int | None = None
+    deadline_ms: Int64 | None = None
     timings_ms: dict[str, float] = Field(default_factory=dict)
 
     @property

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from schemas.request import Claim, Envelope
-from schemas.types import Hex64, Part
+from schemas.types import Hex64, Int64, Part
 from services.kv.reason import Reason
 
 
@@ -38,20 +38,20 @@ class MediaItem(Part):
     """
 
     kind: MediaKind
-    message: int = Field(ge=0, description="index in body.messages")
-    part: int = Field(ge=0, description="index in that message's content list")
+    message: Int64 = Field(ge=0, description="index in body.messages")
+    part: Int64 = Field(ge=0, description="index in that message's content list")
     identity: Hex64 | None = None
     source: IdentitySource = IdentitySource.NONE
     forward: bool = Field(default=False, description="the identity may travel to the engine")
-    width: int | None = Field(default=None, description="pixels, after EXIF transpose")
-    height: int | None = Field(default=None, description="pixels, after EXIF transpose")
-    size_bytes: int | None = None
+    width: Int64 | None = Field(default=None, description="pixels, after EXIF transpose")
+    height: Int64 | None = Field(default=None, description="pixels, after EXIF transpose")
+    size_bytes: Int64 | None = None
     format: str | None = None
-    frames: int | None = Field(default=None, description="sampled frames of a video")
-    total_frames: int | None = None
+    frames: Int64 | None = Field(default=None, description="sampled frames of a video")
+    total_frames: Int64 | None = None
     fps: float | None = None
     duration: float | None = Field(default=None, description="seconds")
-    frame_indices: list[int] | None = None
+    frame_indices: list[Int64] | None = None
     claim: Claim | None = Field(default=None, description="the very bytes that were hashed")
     reason: Reason | None = Field(default=None, description="why this item is not exact")
     detail: str | None = Field(default=None, max_length=300, description="for people; no URL query, no payload")

@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from schemas.types import Identifier, Message, Part, ResponsesTopic, TenantName, request_key
+from schemas.types import Identifier, Int64, Message, Part, ResponsesTopic, TenantName, request_key
 
 
 class Claim(Part):
     """Bytes kept outside Kafka by content: where they are and how long they stay. Written by stages, never by users."""
 
     uri: str = Field(pattern=r"^blob:[0-9a-f]{32}$", description="blob:<128-bit content hash>")
-    size: int = Field(ge=0, description="bytes")
+    size: Int64 = Field(ge=0, description="bytes")
     content_type: str = ""
-    expires_ms: int = Field(default=0, ge=0, description="wall milliseconds after which the bytes may be gone")
+    expires_ms: Int64 = Field(default=0, ge=0, description="wall milliseconds after which the bytes may be gone")
 
 
 class Request(Message):
@@ -33,7 +33,7 @@ class Request(Message):
     tenant: TenantName = ""
     cache_salt: str | None = Field(default=None, max_length=256)
     lora: str | None = Field(default=None, max_length=256)
-    priority: int = 0
+    priority: Int64 = 0
     session_id: Identifier | None = None
     reply_to: ResponsesTopic | None = None
     route_only: bool = False
@@ -41,8 +41,8 @@ class Request(Message):
     identity: str | None = Field(
         default=None, pattern="^(url|content|validated)$", description="overrides the model's media identity mode"
     )
-    deadline_ms: int | None = Field(default=None, description="wall milliseconds; default created_at + 120 s")
-    created_at_ms: int | None = Field(default=None, description="wall milliseconds; default the record's timestamp")
+    deadline_ms: Int64 | None = Field(default=None, description="wall milliseconds; default created_at + 120 s")
+    created_at_ms: Int64 | None = Field(default=None, description="wall milliseconds; default the record's timestamp")
 
 
 class Envelope(Message):
@@ -53,14 +53,14 @@ class Envelope(Message):
     model: str = Field(max_length=256)
     cache_salt: str | None = None
     lora: str | None = None
-    priority: int = 0
+    priority: Int64 = 0
     session_id: Identifier | None = None
     reply_to: ResponsesTopic | None = None
     route_only: bool = False
     book: bool = False
     stream: bool = False
-    deadline_ms: int
-    created_at_ms: int
+    deadline_ms: Int64
+    created_at_ms: Int64
     timings_ms: dict[str, float] = Field(default_factory=dict, description="milliseconds spent, by stage")
 
     @property

@@ -8,7 +8,7 @@ from array import array
 from typing import Annotated, Any, ClassVar, Self
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:@+-]{1,128}$")]
 """A request id or session id: printable, no separators, so that ``tenant/request_id`` is unambiguous."""
@@ -29,10 +29,15 @@ def _parse_hex64(value: Any) -> Any:
 Hex64 = Annotated[
     int,
     BeforeValidator(_parse_hex64),
+    Field(ge=0, lt=1 << 64),
     PlainSerializer(lambda value: f"{value:016x}", return_type=str, when_used="always"),
     WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{16}$"}),
 ]
 """A 64-bit number, 16 hexadecimal digits on the wire (JSON numbers lose bits above 2**53 in many languages)."""
+
+
+Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A whole number as JSON and SQL can write it again. Read from text it could have thousands of digits."""
 
 
 def pack_u64(values: list[int]) -> str:

@@ -8,15 +8,15 @@ from pydantic import Field
 
 from schemas.media import MediaKind
 from schemas.request import Claim
-from schemas.types import Hex64, Identifier, Message, Part, ResponsesTopic, TenantName, WorkerId, request_key
+from schemas.types import Hex64, Identifier, Int64, Message, Part, ResponsesTopic, TenantName, WorkerId, request_key
 
 
 class WorkMedia(Part):
     """A medium in the body: where it stands and which identity, if any, the engine is told."""
 
     kind: MediaKind
-    message: int
-    part: int
+    message: Int64
+    part: Int64
     identity: Hex64 | None = Field(default=None, description="set only when it may be forwarded")
     claim: Claim | None = Field(default=None, description="bytes that replace the URL in the body")
 
@@ -28,23 +28,23 @@ class Work(Message):
 
     request_id: Identifier
     tenant: TenantName = ""
-    attempt: int = Field(ge=1)
+    attempt: Int64 = Field(ge=1)
     worker_id: WorkerId
-    dp_rank: int = 0
-    epoch: int
+    dp_rank: Int64 = 0
+    epoch: Int64
     model: str
     lora: str | None = None
     cache_salt: str | None = None
     session_id: Identifier | None = None
-    priority: int = 0
+    priority: Int64 = 0
     stream: bool = False
     body: str | None = Field(default=None, description="JSON text of the OpenAI body")
     body_claim: Claim | None = None
     media: list[WorkMedia] = Field(default_factory=list)
     reply_to: ResponsesTopic | None = None
-    deadline_ms: int
-    created_at_ms: int
-    decided_at_ms: int
+    deadline_ms: Int64
+    created_at_ms: Int64
+    decided_at_ms: Int64
 
     @property
     def key(self) -> str:
@@ -55,7 +55,7 @@ class Work(Message):
 class ResponseError(Part):
     """An OpenAI error with its HTTP status."""
 
-    status: int
+    status: Int64
     type: str
     message: str
     code: str | None = None
@@ -72,11 +72,11 @@ class Response(Message):
 
     request_id: Identifier
     tenant: TenantName = ""
-    attempt: int = Field(ge=0, description="0: refused before any decision")
+    attempt: Int64 = Field(ge=0, description="0: refused before any decision")
     worker_id: WorkerId | None = None
-    dp_rank: int = 0
-    epoch: int | None = None
-    index: int = Field(ge=0)
+    dp_rank: Int64 = 0
+    epoch: Int64 | None = None
+    index: Int64 = Field(ge=0)
     chunk: str = ""
     final: bool = False
     error: ResponseError | None = None

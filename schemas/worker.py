@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from schemas.decision import Position
-from schemas.types import Message, Part, WorkerId
+from schemas.types import Int64, Message, Part, WorkerId
 
 
 class WorkerState(StrEnum):
@@ -25,10 +25,10 @@ class ModalityContract(Part):
     proven: bool = False
     variant: str = ""
     verbatim_identity: bool | None = Field(default=None, description="the uuid sent came back in KV events")
-    max_pixels: int | None = Field(
+    max_pixels: Int64 | None = Field(
         default=None, description="of the largest medium the probes covered; of a video, of all frames the model sees"
     )
-    max_items: int | None = Field(default=None, description="media of this kind the engine takes in one prompt")
+    max_items: Int64 | None = Field(default=None, description="media of this kind the engine takes in one prompt")
     sampling: str = Field(default="", description="of videos: the rule by which the engine takes frames")
     detail: str | None = Field(default=None, max_length=1000)
 
@@ -45,9 +45,9 @@ class Contract(Part):
 class Limits(Part):
     """What the engine can take."""
 
-    max_concurrency: int = Field(default=256, ge=1)
-    max_model_len: int | None = None
-    num_blocks: int | None = Field(default=None, description="device KV blocks per rank")
+    max_concurrency: Int64 = Field(default=256, ge=1)
+    max_model_len: Int64 | None = None
+    num_blocks: Int64 | None = Field(default=None, description="device KV blocks per rank")
 
 
 class Worker(Message):
@@ -56,25 +56,25 @@ class Worker(Message):
     SCHEMA: ClassVar[str] = "worker.v1"
 
     worker_id: WorkerId
-    epoch: int
+    epoch: Int64
     state: WorkerState = WorkerState.LIVE
-    dp_size: int = Field(default=1, ge=1)
+    dp_size: Int64 = Field(default=1, ge=1, le=4096)
     engine: str = Field(default="vllm", description="vllm, sglang or trtllm")
     engine_version: str = ""
     model: str = Field(description="served model name")
     loras: list[str] = Field(default_factory=list)
-    block_size: int = Field(gt=0)
+    block_size: Int64 = Field(gt=0)
     contract: Contract | None = None
     limits: Limits = Field(default_factory=Limits)
-    at_ms: int
+    at_ms: Int64
     agent: str = Field(default="", description="host of the agent, for people")
 
 
 class Load(Part):
     """Load of one rank as the engine reports it."""
 
-    running: int = 0
-    waiting: int = 0
+    running: Int64 = 0
+    waiting: Int64 = 0
     kv_usage: float = Field(default=0.0, ge=0.0, le=1.0)
 
 
@@ -84,10 +84,10 @@ class Heartbeat(Message):
     SCHEMA: ClassVar[str] = "heartbeat.v1"
 
     worker_id: WorkerId
-    dp_rank: int = 0
-    epoch: int
-    at_ms: int
+    dp_rank: Int64 = 0
+    epoch: Int64
+    at_ms: Int64
     healthy: bool = True
     load: Load = Field(default_factory=Load)
     snapshot: Position | None = Field(default=None, description="where the slot's latest KV snapshot starts")
-    seq: int | None = Field(default=None, description="last kv-events seq of the slot")
+    seq: Int64 | None = Field(default=None, description="last kv-events seq of the slot")

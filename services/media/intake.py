@@ -107,7 +107,7 @@ def deadline_of(request: Request, created_at_ms: int, default_seconds: float) ->
     stated = request.deadline_ms
     if stated is None:
         stated = created_at_ms + int(default_seconds * 1000)
-    return min(stated, created_at_ms + MAX_DEADLINE_MS)
+    return max(0, min(stated, created_at_ms + MAX_DEADLINE_MS))
 
 
 def envelope_of(

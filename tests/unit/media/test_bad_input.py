@@ -38,6 +38,8 @@ class TestWhatIsNoRequest:
             (b'{"body": null}', "invalid_message"),
             (b'{"body": "text"}', "invalid_message"),
             (b'{"body": {}, "priority": "high"}', "invalid_message"),
+            (b'{"body": {}, "priority": "%b"}' % (b"9" * 40), "invalid_message"),
+            (b'{"body": {}, "deadline_ms": "-%b"}' % (b"9" * 40), "invalid_message"),
             (b'{"body": {}, "request_id": "a/b"}', "invalid_message"),
             (b'{"body": {}, "tenant": "../x"}', "invalid_message"),
             (b'{"body": {}, "body_claim": {"uri": "blob:../../x", "size": 1}}', "invalid_message"),
