@@ -1,9 +1,9 @@
 """Which of the pieces that come back are the answer. Pure.
 
 A request may have several attempts, and an attempt may by accident run on two workers. The answer binds to the source
-(attempt, worker, epoch, rank) whose piece is forwarded first. Before that a higher attempt takes over; after that it ends
-the answer with an error, because output of two attempts must not be mixed. Duplicates are dropped, pieces that come
-early wait for those before them.
+(attempt, worker, epoch, rank) whose piece is forwarded first. Before that a higher attempt takes over; after that it
+ends the answer with an error, because output of two attempts must not be mixed. Duplicates are dropped, pieces that
+come early wait for those before them.
 """
 
 from __future__ import annotations
