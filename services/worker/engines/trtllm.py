@@ -43,7 +43,7 @@ class _MediaKey(msgspec.Struct):
 
 
 class _Block(msgspec.Struct):
-    block_hash: EngineHash | str
+    block_hash: int | str
     tokens: list[_Token] = []
     cache_level: int = 0
     mm_keys: list[_MediaKey] | None = None
@@ -57,15 +57,15 @@ class _Levels(msgspec.Struct):
 
 class _StoredData(msgspec.Struct):
     blocks: list[_Block]
-    parent_hash: EngineHash | str | None = None
+    parent_hash: int | str | None = None
 
 
 class _RemovedData(msgspec.Struct):
-    block_hashes: list[EngineHash | str]
+    block_hashes: list[int | str]
 
 
 class _UpdatedData(msgspec.Struct):
-    block_hash: EngineHash | str
+    block_hash: int | str
     cache_level: _Levels | None = None
 
 
@@ -178,5 +178,5 @@ class TrtllmEvents:
         return [placeholder if is_media else token for token, is_media in zip(tokens, media, strict=True)], identities
 
 
-def _key(block_hash: EngineHash | str | None) -> EngineHash:
+def _key(block_hash: int | str | None) -> EngineHash:
     return block_hash.encode() if isinstance(block_hash, str) else block_hash or 0

@@ -98,6 +98,11 @@ class Stand:
                 assert record.resident[Tier.DEVICE].count == len(held)
         return held
 
+    def device(self) -> set[int]:
+        """What the agent holds, whether it is published yet or not."""
+        assert self.agent.life is not None
+        return set(self.agent.life.slots[0].translator.resident.published(Tier.DEVICE))
+
     def work(self, request_id: str = "r1", **more: Any) -> Work:
         """An order for this agent's epoch."""
         now = self.harness.clock.now_ms()

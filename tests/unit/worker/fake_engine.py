@@ -80,16 +80,22 @@ class FakeEngine:
     async def listen(self) -> None:
         """Begin to listen, on the same port as before."""
         app = web.Application(client_max_size=64 << 20)
-        for path, handler in (("/health", self._health), ("/version", self._version), ("/v1/models", self._models),
-                              ("/metrics", self._metrics), ("/kv_event_sources", self._sources)):  # fmt: skip
-            app.router.add_get(path, handler)
-        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
+        self.add_routes(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.05)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
         self.port = self.port or self._runner.addresses[0][1]
+
+    def add_routes(self, app: web.Application) -> None:
+        """What only this kind of engine has."""
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/kv_event_sources", self._sources)
+        app.router.add_post("/tokenize", self._tokenize)
 
     async def stop_listening(self) -> None:
         runner, self._runner = self._runner, None
