@@ -62,7 +62,7 @@ def decision_rows(decision: Decision, record: Record) -> Rows:
         model=decision.model,
         lora=decision.lora,
         session_id=decision.session_id,
-        priority=_bounded(decision.priority),
+        priority=decision.priority,
         route_only=decision.route_only,
         deadline_at=moment(decision.deadline_ms),
         attempts=decision.attempt,
@@ -85,7 +85,7 @@ def _decision_columns(decision: Decision, record: Record) -> Row:
         "model": escaped(decision.model),
         "lora": _text(decision.lora),
         "session_id": decision.session_id,
-        "priority": _bounded(decision.priority),
+        "priority": decision.priority,
         "route_only": decision.route_only,
         "deadline_at": moment(decision.deadline_ms),
         "worker_id": decision.worker_id,
@@ -270,7 +270,8 @@ def dead_letter_rows(record: Record) -> Rows:
 
     def number(name: str, default: int = 0) -> int:
         text = headers.get(name, "")
-        return min(int(text), INT64) if text.isascii() and text.isdigit() else default
+        # Python reads no number of more than 4,300 digits.
+        return min(int(text[:20]), INT64) if text.isascii() and text.isdigit() else default
 
     return Rows(
         dead_letters=[
@@ -311,7 +312,3 @@ def _fields(part: Part) -> list[tuple[str, object]]:
 
 def _text(text: str | None) -> str | None:
     return None if text is None else scrubbed(text)[:TEXT_LIMIT]
-
-
-def _bounded(value: int) -> int:
-    return max(-INT64, min(value, INT64))
