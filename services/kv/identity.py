@@ -51,14 +51,20 @@ def array_identity(shape: Sequence[int], data: bytes, *, dtype: int = UINT8, ext
     ``extra`` carries what the plain pixels lose (mode, raw samples before compositing, palette, tRNS): each is
     length-prefixed and follows the data. Raises ValueError when an 8-bit array's data does not fit its shape.
     """
-    if dtype == UINT8:
-        expected = 1
-        for size in shape:
-            expected *= size
-        if expected != len(data):
-            raise ValueError(f"array data has {len(data)} bytes, expected {expected} for shape {tuple(shape)}")
+    return pieces_identity(shape, (data,), dtype=dtype, extra=extra)
+
+
+def pieces_identity(
+    shape: Sequence[int], pieces: Iterable[bytes], *, dtype: int = UINT8, extra: Iterable[bytes] = ()
+) -> int:
+    """The same for data that comes in pieces, such as bands of rows: no more than one has to be in memory."""
     digest = xxh3_64(pack(f"<{len(shape) + 1}QB", len(shape), *shape, dtype))
-    digest.update(data)
+    found = 0
+    for piece in pieces:
+        digest.update(piece)
+        found += len(piece)
+    if dtype == UINT8 and found != prod(shape):
+        raise ValueError(f"array data has {found} bytes, expected {prod(shape)} for shape {tuple(shape)}")
     for piece in extra:
         digest.update(length_prefixed(piece))
     return digest.intdigest()

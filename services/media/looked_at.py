@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from schemas.media import IdentitySource, MediaItem, MediaKind
 from services.kv.identity import engine_uuid
@@ -14,7 +14,7 @@ from services.kv.reason import Reason
 from services.kv.sampling import Sampling
 from services.media.container import container_of
 from services.media.header import FORMATS, Need, check_pixels, measure
-from services.media.pixels import decode_image
+from services.media.pixels import decode_image, upright
 from services.media.sheet import thumbnail
 from services.media.unusable import Unusable
 from services.media.video import VideoBounds, decode_video
@@ -90,7 +90,7 @@ def _look_at_image(found: LookedAt, data: bytes, max_pixels: int) -> None:
     found.identity = decode_image(data, max_pixels).identity
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         found.mode = image.mode
-        found.pictures.append((f"{size.width}x{size.height} {image.mode}", thumbnail(ImageOps.exif_transpose(image))))
+        found.pictures.append((f"{size.width}x{size.height} {image.mode}", thumbnail(upright(image))))
 
 
 def _look_at_video(found: LookedAt, data: bytes, sampling: Sampling, bounds: VideoBounds) -> None:

@@ -8,15 +8,17 @@ each length-prefixed: engines composite and scale in their own ways, so an ident
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
-from services.kv.identity import array_identity
+from services.kv.identity import pieces_identity
 from services.kv.reason import Reason
 from services.media.header import FORMATS, ImageSize, Need, check_pixels, measure
 from services.media.unusable import Unusable
 
+_BAND_PIXELS = 1 << 17
 _PLAIN = frozenset({"RGB", "L", "1", "P"})
 
 
@@ -42,11 +44,17 @@ def decode_image(data: bytes, max_pixels: int) -> Decoded:
             # Pillow keeps the upper 8 of 16 bits of colours and of alpha: then only the file itself has them all.
             reduced = ";16" in repr(image.tile) and not image.mode.startswith("I")
             image.load()
-            return _hash(ImageOps.exif_transpose(image), size.format, data if reduced else None)
+            return _hash(upright(image), size.format, data if reduced else None)
     except Image.DecompressionBombError:
         raise Unusable(Reason.TOO_LARGE, "the image has more pixels than engines take") from None
     except Exception as error:  # Pillow raises whatever its readers stumble over
         raise Unusable(Reason.DECODE_FAILED, f"the image can't be decoded ({type(error).__name__})") from None
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image as EXIF (or XMP) says it is held; itself where nothing turns it."""
+    turned = image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+    return ImageOps.exif_transpose(image) if turned else image
 
 
 def is_plain(image: Image.Image) -> bool:
@@ -55,10 +63,17 @@ def is_plain(image: Image.Image) -> bool:
 
 
 def _hash(image: Image.Image, image_format: str, samples: bytes | None) -> Decoded:
-    pixels = image if image.mode == "RGB" else image.convert("RGB")
     extra = () if samples is None and is_plain(image) else _what_rgb_loses(image, samples)
-    identity = array_identity((image.height, image.width, 3), pixels.tobytes(), extra=extra)
+    identity = pieces_identity((image.height, image.width, 3), _bands(image), extra=extra)
     return Decoded(identity, ImageSize(image.height, image.width, image_format))
+
+
+def _bands(image: Image.Image) -> Iterator[bytes]:
+    """RGB rows, some at a time: touching fresh memory for all of them takes longer than hashing."""
+    rows = max(1, _BAND_PIXELS // max(1, image.width))
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(image.height, top + rows)))
+        yield (band if band.mode == "RGB" else band.convert("RGB")).tobytes()
 
 
 def _what_rgb_loses(image: Image.Image, samples: bytes | None) -> tuple[bytes, ...]:
