@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from services.runtime.broker_process import death_with_parent
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Child:
-    """One child process in a group of its own, its output in a temporary file."""
+    """One child process in a group of its own, its output in a temporary file. It ends with its parent."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
         self.name = name
@@ -33,8 +35,14 @@ class Child:
             stderr=log,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
+            preexec_fn=death_with_parent(),
         )
         return cls(name, process, log)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     @property
     def output(self) -> str:
@@ -57,6 +65,12 @@ class Child:
         with contextlib.suppress(OSError):
             pids += map(int, Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text().split())
         return sum(map(cpu_seconds, pids))
+
+    async def kill(self) -> None:
+        """SIGKILL to the process alone."""
+        self._process.kill()
+        await self._process.wait()
+        self._log.close()
 
     async def stop(self, seconds: float = 10) -> None:
         """SIGTERM, and SIGKILL to the group when that is not enough."""

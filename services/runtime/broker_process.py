@@ -96,7 +96,7 @@ class BrokerProcess:
                 stderr=subprocess.STDOUT,
                 env=None if env is None else dict(env),
                 start_new_session=True,
-                preexec_fn=_death_with_parent(),
+                preexec_fn=death_with_parent(),
             )
         except OSError as error:
             self._close_log()
@@ -180,7 +180,7 @@ async def _gone(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def _death_with_parent() -> Callable[[], None] | None:
+def death_with_parent() -> Callable[[], None] | None:
     """What the child does before it becomes the broker: ask the kernel for SIGKILL when the parent dies.
 
     The library is loaded here, in the parent: between fork and exec nothing should be loaded.

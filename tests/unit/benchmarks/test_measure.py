@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +103,39 @@ async def test_a_child_that_ends_too_early_shows_its_last_words() -> None:
     with pytest.raises(RuntimeError, match="no such model"):
         await child.line_with("up")
     await child.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
+async def test_a_child_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    bench = await Child.start("bench", [sys.executable, "-c", STARTS_A_CHILD, str(pid_file)])
+    await bench.line_with("started")
+    grandchild = int(pid_file.read_text())
+    await bench.kill()
+    for _ in range(200):
+        if not is_running(grandchild):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"process {grandchild} goes on without its parent")
+
+
+STARTS_A_CHILD = """
+import asyncio, pathlib, sys
+from benchmarks.processes import Child
+
+async def main():
+    child = await Child.start("child", [sys.executable, "-c", "import time; time.sleep(600)"])
+    pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+    print("started", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not just waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
