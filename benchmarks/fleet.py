@@ -18,7 +18,7 @@ from services.engine_sim.server import SimEngine
 from services.runtime.configuration import load_settings
 from services.runtime.projection_reader import ProjectionReader
 from services.runtime.service import Service
-from services.worker import app as worker
+from services.worker.app import build as build_agent
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 65_536
@@ -48,7 +48,7 @@ async def agents(model: Path, urls: list[str]) -> None:
             update={"worker_id": f"w{number + 1}", "worker_engine_url": url, "worker_model_dir": model}
         )
         service = Service(f"agent-w{number + 1}", own, projections=reader, health=False)
-        worker.build(own, service)
+        build_agent(own, service)
         await service.start()
         running.append(service)
     while any(service.unready() for service in running):  # noqa: ASYNC110 - readiness is asked, nobody tells it
