@@ -68,19 +68,22 @@ class KeyReader:
             # Current engines leave the field out where nothing is to be said; old ones never say anything.
             if self.dialect is Dialect.NONE:
                 return self._without_keys(token_ids, block_size, blocks, root)
-            return Keys()
+            return self._named_or_text(token_ids, block_size, blocks)
         if not any(extra_keys):
-            return Keys()
+            return self._named_or_text(token_ids, block_size, blocks)
         if len(extra_keys) != blocks:
             return Keys(addressable=0, cause=Cause.MALFORMED_KEYS)
         keys = Keys()
         media: list[tuple[int, ...]] = []
         for block, entry in enumerate(extra_keys):
-            if not entry:
-                media.append(())
-                continue
             first = root and block == 0
             tokens = token_ids[block * block_size : (block + 1) * block_size]
+            if not entry:
+                if not self.placeholders.isdisjoint(tokens):
+                    keys.addressable, keys.cause = block, Cause.UNNAMED_MEDIA
+                    break
+                media.append(())
+                continue
             parsed = self._entry(entry[1:] if lora and entry[0] == lora else entry, tokens, first)
             if isinstance(parsed, Cause):
                 keys.addressable, keys.cause = block, parsed
@@ -97,7 +100,7 @@ class KeyReader:
         strings: list[str] = []
         for key in entry:
             if isinstance(key, list):
-                if not key or not isinstance(key[0], str) or strings:
+                if len(key) < 2 or not isinstance(key[0], str) or not isinstance(key[1], int) or strings:
                     return Cause.MALFORMED_KEYS
                 identities.append(parse_engine_uuid(key[0]))
             elif isinstance(key, str):
@@ -137,6 +140,10 @@ class KeyReader:
     def _without_keys(self, token_ids: Sequence[int], block_size: int, blocks: int, root: bool) -> Keys:
         if root and self.salted_in_flight():
             return Keys(addressable=0, cause=Cause.AMBIGUOUS_KEYS)
+        return self._named_or_text(token_ids, block_size, blocks)
+
+    def _named_or_text(self, token_ids: Sequence[int], block_size: int, blocks: int) -> Keys:
+        """Where no key says anything: text, up to the first block with a placeholder that nothing names."""
         if self.placeholders.isdisjoint(token_ids):
             return Keys()
         for block in range(blocks):
