@@ -64,6 +64,7 @@ class Store:
             self._write,
             settings.audit_batch,
             spawn=lambda work: service.spawn(work, name="audit-write"),
+            linger=settings.audit_linger_seconds,
             away=self._note,
         )
 

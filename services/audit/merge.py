@@ -36,7 +36,7 @@ class Lead:
     ranks: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Merging:
     """The rules of one table. ``leads`` decides by its first criterion that differs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, case, false, null, or_
@@ -11,13 +12,18 @@ from sqlalchemy.sql.dml import Insert
 from services.audit.merge import Lead, Merging, Rule
 
 
+@cache
 def insert_or_skip(dialect: str, table: Table) -> Insert:
     """INSERT that leaves a row of the same key as it is: the first one wins."""
     return _insert(dialect, table).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
 
+@cache
 def insert_or_merge(dialect: str, table: Table, merging: Merging) -> Insert:
-    """INSERT that merges into a row of the same key by the rules. One statement must not name a key twice."""
+    """INSERT that merges into a row of the same key by the rules. One statement must not name a key twice.
+
+    Built once: these statements are large, and SQLAlchemy finds a compiled one by walking the statement.
+    """
     insert = _insert(dialect, table)
     return insert.on_conflict_do_update(
         index_elements=list(table.primary_key), set_=conflict_updates(merging, table, insert.excluded)

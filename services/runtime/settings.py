@@ -47,6 +47,9 @@ class Settings(BaseModel):
     )
     database_ssl: Literal["disable", "prefer", "require", "verify-full"] = "prefer"
     database_ssl_ca: Path | None = None
+    audit_linger_seconds: float = Field(
+        default=0.05, ge=0, le=5, description="how long a record waits for others to share its transaction"
+    )
     audit_batch: int = Field(default=200, ge=1, description="records a transaction at the most")
     audit_retention_days: int = Field(default=30, ge=1)
 
