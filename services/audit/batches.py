@@ -1,8 +1,9 @@
 """Many records, one transaction: handlers hand in rows and wait until the batch that holds them is committed.
 
 The first rows wait ``linger`` seconds for company, and what comes while a write runs makes the next batch: nobody waits
-for the audit, and a transaction costs about the same for one record as for fifty. While the database is away nothing fails and nothing is dropped: the same
-batch is tried again, the handlers wait, their offsets stay uncommitted and the stage stops reading at its bound.
+for the audit, and a transaction costs about the same for one record as for fifty. While the database is away nothing
+fails and nothing is dropped: the same batch is tried again, the handlers wait, their offsets stay uncommitted and the
+stage stops reading at its bound.
 """
 
 from __future__ import annotations
