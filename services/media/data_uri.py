@@ -57,6 +57,8 @@ def parse_data_uri(url: str, max_bytes: int) -> DataUri:
 
 def _decode(url: str, start: int) -> bytes:
     """In steps: decoding holds the interpreter's lock, and other threads get in between."""
+    if (len(url) - start) % 4 or url.endswith("==="):
+        raise binascii.Error("padding that is missing or too much")
     pieces = []
     for begin in range(start, len(url), _STEP):
         piece = base64.b64decode(url[begin : begin + _STEP].encode("ascii"), validate=True)

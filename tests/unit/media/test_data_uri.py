@@ -28,6 +28,8 @@ def test_what_is_broken_at_once_is_broken_in_steps(text: str, steps: int) -> Non
         expected: bytes | None = base64.b64decode(text, validate=True) or None
     except ValueError:
         expected = None
+    if len(text) % 4 or text.endswith("==="):
+        expected = None  # Python's decoder overlooks padding that is too much
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("services.media.data_uri._STEP", 4 * steps)
         if expected is not None:
