@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 
 from services.runtime.errors import Refused
@@ -34,18 +36,23 @@ class Admission:
         self.in_flight = 0
         self.bytes = 0
 
-    def enter(self) -> None:
-        """Let one in. Raises TooBusy."""
+    def check_room(self) -> None:
+        """Raise TooBusy when nobody can be let in. Who sends a body takes no room yet: it may be sent for ever."""
         if self.in_flight >= self._max_in_flight:
             raise TooBusy(
                 f"{self.in_flight} requests are in flight, the limit is {self._max_in_flight} "
                 "(KVROUTE_GATEWAY_MAX_IN_FLIGHT): try again later", "too_many_requests",
             )  # fmt: skip
-        self.in_flight += 1
 
-    def leave(self) -> None:
-        """One is done."""
-        self.in_flight -= 1
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let one in until it is done. Raises TooBusy."""
+        self.check_room()
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
 
     def take_bytes(self, size: int) -> None:
         """Count bytes of a body. Raises TooBusy."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from services.gateway.admission import Admission
 from services.runtime.errors import Refused
@@ -57,6 +58,10 @@ async def read_limited(request: web.Request, limit: int, holding: Held) -> bytes
                     raise _too_large(limit)
                 holding.grow(len(piece))
                 pieces.append(piece)
+    except (HttpProcessingError, web.RequestPayloadError):
+        raise Refused(
+            400, "the body does not come as its Content-Encoding or Transfer-Encoding says", code="invalid_body"
+        ) from None
     except TimeoutError:
         raise Refused(408, f"the body did not come within {READ_SECONDS:g} s", code="body_timeout") from None
     return b"".join(pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import replace
 
 from aiohttp import web
@@ -58,12 +59,15 @@ class Chat:
         tenant = self.tenant_of(request)
         if self.draining:
             raise Refused(503, "the gateway is stopping", type="service_unavailable_error", code="stopping")
-        self._admission.enter()
-        try:
-            pending = await self._submit(request, tenant, route_only=route_only, book=book)
+        self._admission.check_room()
+        with ExitStack() as in_flight:
+            # The body is let go of before anybody waits for the answer.
+            with held(self._admission) as holding:
+                raw = await read_limited(request, self._settings.gateway_max_body_bytes, holding)
+                in_flight.enter_context(self._admission.entered())
+                pending = await self._submit(request, raw, tenant, route_only=route_only, book=book)
+                del raw
             return await self._answer(request, pending)
-        finally:
-            self._admission.leave()
 
     async def settle(self) -> None:
         """Wait until every cancellation was sent, for a while."""
@@ -80,35 +84,35 @@ class Chat:
         )
         await self._service.sender.send(CONTROL.name, order, key=order.key)
 
-    async def _submit(self, request: web.Request, tenant: str, *, route_only: bool, book: bool) -> Pending:
-        """Read a request and put it into Kafka. Its body is let go of before anybody waits for its answer."""
-        with held(self._admission) as holding:
-            raw = await read_limited(request, self._settings.gateway_max_body_bytes, holding)
-            body = await run_alone(read_body, raw) if len(raw) > OFF_LOOP_BYTES else read_body(raw)
-            asked = read_asked(
-                request.headers,
-                body,
-                tenant=tenant,
-                now_ms=self._clock.now_ms(),
-                deadline_seconds=self._settings.deadline_seconds,
-                route_only=route_only,
-                book=book,
-            )
-            pending = self._enter(replace(asked, body={}))
-            parent = trace.of_headers(tuple((name.lower(), value.encode()) for name, value in request.headers.items()))
-            token = trace.current.set(parent)
-            try:
-                await self._publish(asked, raw)
-            except (BadRecord, Refused):
-                self._over(pending, "not_published", published=False)
-                raise
-            except BaseException:
-                # It may have reached Kafka all the same.
-                self._over(pending, "not_confirmed", published=True)
-                raise
-            finally:
-                trace.current.reset(token)
-            return pending
+    async def _submit(
+        self, request: web.Request, raw: bytes, tenant: str, *, route_only: bool, book: bool
+    ) -> Pending:
+        """Put a request into Kafka."""
+        body = await run_alone(read_body, raw) if len(raw) > OFF_LOOP_BYTES else read_body(raw)
+        asked = read_asked(
+            request.headers,
+            body,
+            tenant=tenant,
+            now_ms=self._clock.now_ms(),
+            deadline_seconds=self._settings.deadline_seconds,
+            route_only=route_only,
+            book=book,
+        )
+        pending = self._enter(replace(asked, body={}))
+        parent = trace.of_headers(tuple((name.lower(), value.encode()) for name, value in request.headers.items()))
+        token = trace.current.set(parent)
+        try:
+            await self._publish(asked, raw)
+        except (BadRecord, Refused):
+            self._over(pending, "not_published", published=False)
+            raise
+        except BaseException:
+            # It may have reached Kafka all the same.
+            self._over(pending, "not_confirmed", published=True)
+            raise
+        finally:
+            trace.current.reset(token)
+        return pending
 
     async def _answer(self, request: web.Request, pending: Pending) -> web.StreamResponse:
         answer = Answer(request, pending, self._clock)

@@ -29,7 +29,7 @@ class DeadLetter:
     @property
     def code(self) -> str:
         """Why it was given up."""
-        return self.headers["dlq-code"]
+        return self.headers.get("dlq-code", "")
 
 
 class Wire:

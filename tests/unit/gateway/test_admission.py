@@ -1,5 +1,7 @@
 """Who is let in: counts that always come back to zero, and an outlook that neither panics nor sleeps."""
 
+from contextlib import ExitStack
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,15 +12,19 @@ from services.gateway.admission import ALWAYS_ADMITTED, REMEMBERED_SECONDS, Admi
 @given(st.lists(st.booleans(), max_size=60))
 def test_never_more_than_the_limit_and_never_negative(steps: list[bool]) -> None:
     admission = Admission(3, 100)
+    inside: list[ExitStack] = []
     for enters in steps:
         if enters:
+            one = ExitStack()
             try:
-                admission.enter()
+                one.enter_context(admission.entered())
             except TooBusy:
-                assert admission.in_flight == 3
-        elif admission.in_flight:
-            admission.leave()
-        assert 0 <= admission.in_flight <= 3
+                assert len(inside) == 3
+            else:
+                inside.append(one)
+        elif inside:
+            inside.pop().close()
+        assert admission.in_flight == len(inside) <= 3
 
 
 def test_bytes() -> None:

@@ -79,6 +79,28 @@ class TestBodies:
         assert b" 408 " in await reader.readline()
         writer.close()
 
+    async def test_that_are_still_being_sent_keep_nobody_out(self, make_gateway: MakeGateway) -> None:
+        gateway = await make_gateway(gateway_max_in_flight=1)
+        slow = [await asyncio.open_connection("127.0.0.1", gateway.app.server.port) for _ in range(3)]
+        for _, writer in slow:
+            writer.write(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{{".encode())
+            await writer.drain()
+        assert await serves(gateway)
+        for _, writer in slow:
+            writer.close()
+
+    async def test_that_are_not_encoded_as_they_say(self, gateway: Gateway) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.app.server.port)
+        writer.write(
+            f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc".encode()
+        )
+        answer = await reader.read(4096)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b'"invalid_body"' in answer
+        assert gateway.app.admission.bytes == 0
+        assert await serves(gateway)
+
     async def test_the_limit_itself_is_allowed(self, make_gateway: MakeGateway) -> None:
         gateway = await make_gateway(gateway_max_body_bytes=1024)
         body = orjson.dumps(CHAT)
