@@ -7,10 +7,10 @@ ARGS ?=
 unexport VIRTUAL_ENV
 export PYTHONUNBUFFERED ?= 1
 
-.PHONY: help venv demo up test unit fuzz lint format bench schemas docs drift clean
+.PHONY: help venv demo up test test-vllm unit fuzz lint format bench schemas docs drift clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
 
 venv: $(STAMP) ## make .venv with what uv.lock names (done by every target that needs it)
 	@:
@@ -28,6 +28,9 @@ up: $(STAMP) ## everything in one process with an embedded broker and SQLite; AR
 test: $(STAMP) ## unit, contract, integration, end to end; KAFKA_HOME=... adds Apache Kafka; ARGS="-k router"
 	@$(BIN)/pytest -q -n 2 $(ARGS) tests/unit
 	@$(BIN)/pytest $(ARGS) --ignore tests/unit tests
+
+test-vllm: $(STAMP) ## two real vLLM workers, some 15 minutes; VLLM_HOME=... holds vLLM's environment in venv/; VLLM_MODEL=qwen3-vl
+	@VLLM_HOME=$${VLLM_HOME:?names the folder with venv/bin/vllm} $(BIN)/pytest --timeout 1200 $(ARGS) tests/vllm
 
 unit: $(STAMP) ## the quick tests only
 	@$(BIN)/pytest -q -n 2 $(ARGS) tests/unit
