@@ -225,7 +225,7 @@ class TestBroker:
         def fail(*_: object) -> None:
             raise ZeroDivisionError("SECRET")
 
-        monkeypatch.setattr(gateway.app.admission, "enter", fail)
+        monkeypatch.setattr(gateway.app.admission, "check_room", fail)
         response = await gateway.post()
         assert await error_of(response) == (500, "gateway_error")
         assert "SECRET" not in await response.text()
