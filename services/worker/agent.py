@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
 from schemas.control import Control, ControlKind
 from schemas.types import WorkerId
-from schemas.worker import Contract, Limits, ModalityContract, Worker, WorkerState
+from schemas.worker import Limits, Worker, WorkerState
 from services.layout.card import CardError
 from services.runtime.bus import Record, Sender
 from services.runtime.clock import Clock
@@ -27,8 +27,7 @@ from services.worker.kinds import Ear, EngineKind, Hearing
 from services.worker.life import EngineFacts, Life
 from services.worker.model_layout import ModelLayout, load_layout
 from services.worker.patience import send_patiently
-from services.worker.probes import Subject, prove
-from services.worker.probes_by_events import EventProver
+from services.worker.proving import Proving
 from services.worker.sequence import SlotName
 from services.worker.slot import Slot, Watch
 from services.worker.snapshot_schedule import SnapshotSchedule
@@ -74,6 +73,7 @@ class Agent:
         self._executor = executor
         self._random = randomness or random.Random()  # spreads snapshots and names probes, guards nothing
         self._layouts = layouts
+        self._proving = Proving(settings, kind, engine, self._random, host.log)
         self._last_epoch = 0
         self._superseded = False
         self._overwritten = False
@@ -189,7 +189,8 @@ class Agent:
         slots = self._slots(epoch, facts, ears)
         life = self.life = Life(self.worker_id, epoch, facts, slots, self._engine, self._host.clock)
         await life.begin()
-        life.contract = await self._prove(life, layout)
+        watch = Watch(slots) if any(slot.follows for slot in slots) else None
+        life.contract = await self._proving.contract(facts, layout, watch)
         self._executor.begin(epoch, ranks=len(slots))
         await self._register(life)
         self.registered = True
@@ -211,35 +212,6 @@ class Agent:
             return (await run_in_thread(self._layouts, self._settings, model)).under(max_model_len)
         except CardError as error:
             return error
-
-    async def _prove(self, life: Life, layout: ModelLayout | CardError) -> Contract:
-        model = life.facts.model
-        if isinstance(layout, CardError):
-            detail = ModalityContract(detail=str(layout)[:1000])
-            contract = Contract(model=model, text=detail, image=detail, video=detail)
-        else:
-            subject = Subject(
-                model, layout.card.variant, life.facts.block_size, layout.lays_images, layout.pixel_bound,
-                layout.videos(self._settings),
-            )
-            watch = Watch(life.slots) if any(slot.follows for slot in life.slots) else None
-            if self._kind.tokenizes:
-                contract = await prove(self._engine, layout.layouter, subject, watch, self._fresh_identity())
-            else:
-                contract = await EventProver(
-                    self._engine, layout.layouter, subject, watch, self._fresh_identity, self._kind.uuid
-                ).prove()
-        for name in ("text", "image", "video"):
-            found: ModalityContract = getattr(contract, name)
-            say: Any = self._host.log.info if found.proven else self._host.log.warning
-            say("layout proven" if found.proven else "layout not proven", worker=self.worker_id, model=model,
-                modality=name, variant=found.variant, detail=found.detail)  # fmt: skip
-        return contract
-
-    def _fresh_identity(self) -> int:
-        identity = self._random.getrandbits(64)
-        self._kind.sent(identity)
-        return identity
 
     async def _register(self, life: Life) -> None:
         limits = Limits(

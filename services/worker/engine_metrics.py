@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from schemas.worker import Load
 
-_LINE = re.compile(r"^(vllm:[a-z_]+)(?:\{([^}]*)\})?\s+([0-9.eE+-]+|NaN)", re.MULTILINE)
+_LINE = re.compile(r"^(vllm:[a-z_]+|process_start_time_seconds)(?:\{([^}]*)\})?\s+([0-9.eE+-]+|NaN)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 _USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _CONFIG = "vllm:cache_config_info"
+_STARTED = "process_start_time_seconds"
 
 
 @dataclass(slots=True)
@@ -21,6 +22,8 @@ class EngineMetrics:
     loads: dict[int, Load] = field(default_factory=dict)
     block_size: int | None = None
     num_blocks: int | None = None
+    started_at: float | None = None
+    """When the engine's process began, by its own clock."""
 
 
 def read_metrics(text: str) -> EngineMetrics:
@@ -28,7 +31,10 @@ def read_metrics(text: str) -> EngineMetrics:
     found = EngineMetrics()
     values: dict[int, dict[str, float]] = {}
     for name, raw_labels, raw in _LINE.findall(text):
-        if name not in (_RUNNING, _WAITING, _CONFIG, *_USAGE):
+        if name not in (_RUNNING, _WAITING, _CONFIG, _STARTED, *_USAGE):
+            continue
+        if name == _STARTED:
+            found.started_at = float(raw)
             continue
         labels = dict(_LABEL.findall(raw_labels))
         if name == _CONFIG:

@@ -32,6 +32,7 @@ class EngineFacts:
     page_size: int | None = None
     """Tokens of a block as the engine announces it, where that is not the block size that is routed with."""
     engine: str = "vllm"
+    started_at: float | None = None
 
 
 class Life:
@@ -129,6 +130,7 @@ async def ask_facts(
             "block size",
         )
     facts = EngineFacts(
-        model.name, model.loras, version, block_size, model.max_model_len, metrics.num_blocks, page_size, kind
+        model.name, model.loras, version, block_size, model.max_model_len, metrics.num_blocks, page_size, kind,
+        metrics.started_at,
     )
     return facts, metrics
