@@ -71,6 +71,14 @@ class ResidentSet:
                     self._children[parent] = {address}
                 else:
                     siblings.add(address)
+            if address not in self._children:
+                # The common case, by far: a new block at the end of its chain.
+                node.held[index] = 1
+                above = None if parent is None else self._nodes.get(parent)
+                if parent is None or (above is not None and above.published):
+                    node.published = True
+                    self._store(address, index)
+                return
         node.held[index] += 1
         if node.held[index] > 1:
             return
@@ -93,8 +101,9 @@ class ResidentSet:
                 self._drop(address, index)
             return
         if node.published:
-            for descendant in reversed(self._family(address)[1:]):
-                self._withdraw(descendant)
+            if address in self._children:
+                for descendant in reversed(self._family(address)[1:]):
+                    self._withdraw(descendant)
             self._drop(address, index)
         self._forget(address, node)
 
@@ -126,9 +135,7 @@ class ResidentSet:
         return family
 
     def _publish(self, address: int, node: _Node) -> None:
-        # The common case: a new block at the end of its chain.
-        family = self._family(address) if address in self._children else [address]
-        for member in family:
+        for member in self._family(address):
             found = node if member == address else self._nodes[member]
             found.published = True
             for index, count in enumerate(found.held):
@@ -162,10 +169,10 @@ class ResidentSet:
 
     def _record(self, op: KvOp, index: int, address: int) -> None:
         self.pending += 1
-        tier = TIERS[index]
-        if self._log:
-            last = self._log[-1]
-            if last.op is op and last.tier is tier:
+        log = self._log
+        if log:
+            last = log[-1]
+            if last.op is op and last.tier is TIERS[index]:
                 last.addresses.append(address)
                 return
-        self._log.append(Change(op, tier, [address]))
+        log.append(Change(op, TIERS[index], [address]))
