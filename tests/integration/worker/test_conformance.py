@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from services.cli.main import run
 from services.engine_sim.config import SimConfig
 from services.engine_sim.server import SimEngine
 from services.layout.card import ModelCard
@@ -84,3 +87,27 @@ async def test_an_engine_with_an_older_layout_of_videos_is_told_by_the_probes(tm
     assert not failed(report), markdown(report)
     (video,) = [check for check in report.checks if check.name == "contract: video"]
     assert video.seen.startswith("qwen3_vl/transformers-5.0, ")
+
+
+async def test_the_command_writes_a_report_and_ends_with_the_outcome(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = SimConfig(MODELS / "llava-1.5", num_blocks=160, speedup=1000.0)
+    async with SimEngine(config) as engine:
+        report = tmp_path / "report.md"
+        command = ["conformance", "--url", engine.http_url, "--model-dir", str(config.model), "--report", str(report)]
+        assert await asyncio.to_thread(run, [*command, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["passed"]
+        assert {check["outcome"] for check in printed["checks"]} == {"passed", "skipped"}
+        assert report.read_text().startswith("# Engine conformance: ")
+        assert await asyncio.to_thread(run, [*command, "--table"]) == 0
+        assert "events: two images" in capsys.readouterr().out
+
+
+async def test_an_engine_that_does_not_answer_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["conformance", "--url", "http://127.0.0.1:9", "--model-dir", str(MODELS / "llava-1.5")]
+    assert await asyncio.to_thread(run, command) != 0
+    assert "http://127.0.0.1:9" in capsys.readouterr().err
