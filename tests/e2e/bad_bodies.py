@@ -99,6 +99,7 @@ RECORDS: dict[str, tuple[bytes, str]] = {
     "300,000 empty lists": (b'{"body":{"more":[' + b"[]," * 300_000 + b"0]}}", "too_complex"),
     "not UTF-8": (b'{"body": {"model": "\xff"}}', "not_json"),
     "a deadline that is no number": (b'{"body": {}, "deadline_ms": 1e400}', "not_json"),
+    "a priority of 40 digits": (b'{"body": {}, "priority": "%b"}' % (b"9" * 40), "invalid_message"),
     "a claim of the user's": (b'{"body_claim": {"uri": "file:///etc/passwd", "size": 1}}', "invalid_message"),
 }
 
@@ -108,3 +109,9 @@ BODIES_BY_KAFKA: dict[str, tuple[dict[str, Any], int, str]] = {
     "messages is text": (chat(messages="hello"), 400, "invalid_request"),
     "the model is a list": (chat(model=[]), 400, "invalid_request"),
 }
+
+GARBAGE: tuple[bytes | None, ...] = (
+    b"{", b"null", b"5", b"{}", b"[]", b"\xff", b"", nested(10_000), b'{"worker_id": "../x", "epoch": -1}',
+    b'{"request_id": "from-the-future", "schema": "request.v99"}',
+)  # fmt: skip
+"""No message of any topic."""

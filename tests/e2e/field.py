@@ -98,6 +98,15 @@ class Field:
         """Records handled so far, by process."""
         return {name: sum(map(float, _HANDLED.findall(await self.fleet.metrics(name)))) for name in self.fleet.names()}
 
+    async def skipped(self, topic: str) -> dict[str, float]:
+        """Records of a topic that projections could not apply, by process."""
+        found = {}
+        for name in self.fleet.names():
+            lines = (await self.fleet.metrics(name)).splitlines()
+            counts = [line for line in lines if line.startswith("kvroute_projection_errors_total{")]
+            found[name] = sum(float(line.rsplit(" ", 1)[1]) for line in counts if f'"kvroute.{topic}.v1"' in line)
+        return found
+
     def resident(self) -> dict[str, int]:
         """Resident bytes, by process."""
         return {name: self.fleet.resident_bytes(name) for name in self.fleet.names()}

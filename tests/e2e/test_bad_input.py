@@ -20,14 +20,15 @@ from services.audit.migrate import upgrade
 from services.runtime.admin import create_topics
 from tests.conftest import RunningBroker
 from tests.e2e.asking import body, picture
-from tests.e2e.bad_bodies import BAD_MEDIA, BODIES, BODIES_BY_KAFKA, ENGINE_SAYS, RECORDS, chat
+from tests.e2e.bad_bodies import BAD_MEDIA, BODIES, BODIES_BY_KAFKA, ENGINE_SAYS, GARBAGE, RECORDS, chat
 from tests.e2e.field import Field
 from tests.e2e.fleet import MODEL, Fleet
 from tests.e2e.site import Site
 from tests.e2e.wire import Wire
 from tests.unit.media.images import data_uri
+from tests.waiting import eventually
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 ANSWERS = "kvroute.responses.bad-input.v1"
 SYSTEM = "You look at pictures. " * 12
@@ -277,6 +278,65 @@ async def test_reply_to_that_does_not_exist(field: Field) -> None:
     request_id = field.new_id("nowhere")
     await field.wire.ask({"request_id": request_id, "reply_to": "kvroute.responses.nowhere.v1", "body": chat()})
     assert (await field.row(request_id)).status is not None
+
+
+# Elsewhere
+
+
+@pytest.mark.parametrize(
+    ("topic", "stages"),
+    [("media-resolved", ["layout"]), ("expanded", ["router"]), ("decisions", ["audit"]), ("lifecycle", ["audit"]),
+     ("work.w1", ["agent"]), ("responses.gateway-1", ["gateway"]), ("kv-events", []), ("workers", []),
+     ("heartbeats", []), ("control", [])],
+)  # fmt: skip
+async def test_garbage_between_the_stages(field: Field, topic: str, stages: list[str]) -> None:
+    """Groups bury it, projections count it and go on."""
+    before = {name: count for name, count in (await field.skipped(topic)).items() if count}
+    for value in GARBAGE:
+        await field.wire.put(value, topic=f"kvroute.{topic}.v1", schema=b"odd.v99", traceparent=b"\xff")
+    field.buried += len(GARBAGE) * len(stages)
+    await field.wire.buried(field.buried)
+    assert {letter.headers["dlq-stage"] for letter in field.wire.dead[-len(GARBAGE) :]} >= set(stages)
+    if topic in ("kv-events", "workers", "heartbeats", "control"):
+        await asyncio.sleep(1)
+        after = await field.skipped(topic)
+        assert any(count >= before.get(name, 0) + len(GARBAGE) - 1 for name, count in after.items()), after
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_goes_away_frees_the_engine(field: Field, stream: bool) -> None:
+    request_id = field.new_id("gone")
+    payload = body(MODEL.name, "Go on and on.", stream=stream) | {"max_tokens": 20_000}
+    url = f"{field.fleet.gateway_url}/v1/chat/completions"
+    asking = asyncio.ensure_future(
+        field.http.post(url, json=payload, headers={"X-Request-Id": request_id}),
+    )
+    while not (await field.runs())[f"{request_id}-1"]:  # noqa: ASYNC110 - another process runs it
+        await asyncio.sleep(0.05)
+    if stream:
+        (await asking).close()
+    else:
+        asking.cancel()
+    assert (await field.row(request_id)).status == "cancelled"
+    async with field.http.get(f"{field.fleet.engine_urls['w1']}/metrics") as metrics:
+        running = [line for line in (await metrics.text()).splitlines() if line.startswith("vllm:num_requests_running")]
+    assert running
+    assert all(line.endswith(" 0.0") for line in running)
+
+
+async def test_two_tenants_with_one_id_and_one_picture(field: Field) -> None:
+    """Two requests, two identities: one tenant can't learn from the cache what another has sent."""
+    cached = []
+    for tenant in ("one", "two"):
+        payload = body(MODEL.name, "What is it?", (picture(7),), system=SYSTEM)
+        await field.wire.ask({"request_id": "shared", "tenant": tenant, "body": payload})
+        await eventually(lambda tenant=tenant: any(p["tenant"] == tenant for p in field.wire.answers["shared"]))
+        (answer,) = [piece for piece in field.wire.answers["shared"] if piece["tenant"] == tenant]
+        usage = orjson.loads(answer["chunk"])["usage"]
+        cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+        assert cached[-1] < usage["prompt_tokens"] - 48  # the picture's 48 tokens are never served from the other's
+    runs = await field.runs()
+    assert (runs["one/shared-1"], runs["two/shared-1"]) == (1, 1)
 
 
 # All of it together
