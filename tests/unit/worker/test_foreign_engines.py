@@ -19,7 +19,7 @@ from services.layout.layouter import Layouter
 from services.layout.shapes import MediaShape
 from services.runtime.service import Service
 from services.runtime.settings import Settings
-from services.worker import app, probe_requests, probes_by_events, slot
+from services.worker import agent, app, life, polling_stream, probe_requests, probes_by_events, slot
 from services.worker.probe_requests import png_uri
 from tests.fakes import Harness
 from tests.unit.worker.conftest import Stand
@@ -41,6 +41,10 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
     monkeypatch.setattr(probe_requests, "MIDDLE_IMAGE", (280, 224))
     monkeypatch.setattr(probe_requests, "above_bound", lambda bound: None)
     monkeypatch.setattr(slot, "QUIET_SECONDS", (0.05, 0.2))
+    monkeypatch.setattr(life, "HEALTH_SECONDS", 0.05)
+    monkeypatch.setattr(agent, "ENGINE_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(agent, "DRAIN_NOTICE_SECONDS", 0.02)
+    monkeypatch.setattr(polling_stream, "AWAY_SECONDS", 0.05)
 
     @asynccontextmanager
     async def start(engine: ForeignEngine, name: str, **more: Any) -> AsyncIterator[Stand]:
