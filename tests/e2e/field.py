@@ -22,6 +22,7 @@ from tests.waiting import PATIENCE_SECONDS
 _LAG = re.compile(r"^kvroute_consumer_lag_records\{.*\} (\S+)$", re.MULTILINE)
 _LOOP = re.compile(r"^kvroute_loop_lag_seconds (\S+)$", re.MULTILINE)
 _HANDLED = re.compile(r"^kvroute_records_handled_total\{.*\} (\S+)$", re.MULTILINE)
+_WINDOW_SECONDS = 10.0
 _SAMPLE_SECONDS = 4.0
 """The gauge keeps the worst of 10 s: nothing falls between two samples."""
 
@@ -112,7 +113,8 @@ class Field:
         return {name: self.fleet.resident_bytes(name) for name in self.fleet.names()}
 
     async def watch(self) -> None:
-        """Keep the worst loop lag of every process until cancelled."""
+        """Keep the worst loop lag of every process until cancelled; loading models at the start is not meant."""
+        await asyncio.sleep(_WINDOW_SECONDS)
         while True:
             for name in self.fleet.names():
                 try:
