@@ -46,6 +46,7 @@ class Backend:
     ) -> None:
         self.config = config
         self.clock = clock
+        self.started_at = clock.now_ms() / 1000
         self.tokenizer: Tokenizer = load_tokenizer(layouter.card.tokenizer_file)
         self.publishers = publishers
         self.cores = [self._core(publisher, sampler, layouter.card.max_model_len) for publisher in publishers]

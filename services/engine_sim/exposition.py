@@ -36,7 +36,7 @@ _COUNTERS = {
 }
 
 
-def exposition(model: str, ranks: Iterable[RankState], mm_queries: int, mm_hits: int) -> str:
+def exposition(model: str, ranks: Iterable[RankState], mm_queries: int, mm_hits: int, started_at: float) -> str:
     """All families, one sample per rank and family. The processor cache is the server's, not a rank's: rank 0."""
     states = list(ranks)
     lines: list[str] = []
@@ -60,6 +60,8 @@ def exposition(model: str, ranks: Iterable[RankState], mm_queries: int, mm_hits:
             "num_gpu_blocks": str(state.num_gpu_blocks),
         }
         lines.append(_sample("vllm:cache_config_info", config, 1))
+    lines += _family("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")
+    lines.append(f"process_start_time_seconds {started_at}")
     return "\n".join(lines) + "\n"
 
 

@@ -62,7 +62,7 @@ async def metrics(request: web.Request) -> web.Response:
     """Prometheus text."""
     backend = request.app[BACKEND]
     cache = backend.expander.processor_cache
-    text = exposition(backend.config.name, backend.states(), cache.queries, cache.hits)
+    text = exposition(backend.config.name, backend.states(), cache.queries, cache.hits, backend.started_at)
     return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 

@@ -50,6 +50,8 @@ class Life:
         self._engine = engine
         self._clock = clock
         self._loads: dict[int, Load] = {}
+        self._started_at = facts.started_at
+        self._another = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self) -> None:
@@ -57,6 +59,7 @@ class Life:
         await asyncio.gather(*(slot.begin() for slot in self.slots))
         self._tasks = [asyncio.create_task(slot.follow(), name=f"slot {slot.name.dp_rank}") for slot in self.slots]
         self._tasks.append(asyncio.create_task(self._watch_health(), name="engine health"))
+        self._tasks.append(asyncio.create_task(self._wait_for_another(), name="engine process"))
 
     async def last(self) -> None:
         """Return when the engine has ended or restarted. Raises what a slot died of."""
@@ -93,7 +96,9 @@ class Life:
         """A heartbeat for each slot; load as the engine reports it right now, or as it last did."""
         answering = True
         try:
-            self._loads = (await self._engine.metrics()).loads
+            metrics = await self._engine.metrics()
+            self._loads = metrics.loads
+            self._compare_start(metrics.started_at)
         except EngineError:
             answering = False
         return [
@@ -104,6 +109,18 @@ class Life:
             )
             for slot in self.slots
         ]  # fmt: skip
+
+    def _compare_start(self, started_at: float | None) -> None:
+        """A process that began at another moment, twice in a row, is another engine: one that restarted at once."""
+        if started_at is None or self.facts.started_at is None or started_at == self.facts.started_at:
+            self._started_at = self.facts.started_at
+        elif started_at == self._started_at:
+            self._another.set()
+        else:
+            self._started_at = started_at
+
+    async def _wait_for_another(self) -> None:
+        await self._another.wait()
 
     async def _watch_health(self) -> None:
         gone = 0

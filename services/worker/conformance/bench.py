@@ -135,7 +135,10 @@ class Bench:
         return frozenset(self.slot.translator.resident.published(Tier.DEVICE))
 
     async def noticed(self) -> bool:
-        """Whether the events show, within seconds, that the engine is another process than before."""
+        """Whether events or /metrics show, within seconds, that the engine is another process than before."""
+        started_at = (await self.engine.metrics()).started_at
+        if None not in (started_at, self.facts.started_at) and started_at != self.facts.started_at:
+            return True
         if self._following is None:
             return False
         done, _ = await asyncio.wait([self._following], timeout=NOTICE_SECONDS)

@@ -39,7 +39,8 @@ async def test_the_contract_is_proven_on_a_true_engine(fleet: StartFleet) -> Non
     assert (contract.text.proven, contract.text.detail) == (True, None)
     assert (contract.image.proven, contract.image.verbatim_identity) == (True, True), contract.image.detail
     assert contract.image.variant == "qwen2_5_vl"
-    assert not contract.video.proven
+    assert (contract.video.proven, contract.video.verbatim_identity) == (True, True), contract.video.detail
+    assert contract.video.sampling == "qwen2_vl/fps=2"
     beat = (await running.heartbeats())[-1]
     assert beat.healthy
     assert beat.snapshot is not None

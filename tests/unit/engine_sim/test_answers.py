@@ -61,7 +61,7 @@ def test_wrong_fields_are_named(wrong: dict[str, Any]) -> None:
 
 def test_metrics_carry_vllms_names_and_labels() -> None:
     state = RankState(2, 3, 0.5, 100, 40, 90, 10, 1, 16, 4096)
-    text = exposition('a"b', [state, state], 7, 4)
+    text = exposition('a"b', [state, state], 7, 4, 1_000.5)
     samples = {
         (sample.name, sample.labels.get("engine")): sample
         for family in text_string_to_metric_families(text)
@@ -81,6 +81,7 @@ def test_metrics_carry_vllms_names_and_labels() -> None:
         "vllm:mm_cache_hits_total": 4,
         "vllm:cache_config_info": 1,
     }
+    assert samples["process_start_time_seconds", None].value == 1_000.5
     assert samples["vllm:num_requests_running", "1"].labels["model_name"] == 'a"b'
     config = samples["vllm:cache_config_info", "1"].labels
     assert (config["block_size"], config["num_gpu_blocks"]) == ("16", "4096")

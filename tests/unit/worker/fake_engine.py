@@ -48,6 +48,8 @@ class FakeEngine:
         self.replays: list[int] = []
         self.health_status = 200
         self.running = 3
+        self.started_at: float | None = None
+        """What /metrics says of the process, if anything."""
         self.port = 0
         self._buffer: list[tuple[int, bytes]] = []
         self._seq = 0
@@ -149,8 +151,9 @@ class FakeEngine:
         )
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        started = "" if self.started_at is None else f"process_start_time_seconds {self.started_at}\n"
         return web.Response(
-            text=f'# HELP x\nvllm:num_requests_running{{engine="0",model_name="m"}} {self.running}.0\n'
+            text=started + f'# HELP x\nvllm:num_requests_running{{engine="0",model_name="m"}} {self.running}.0\n'
             'vllm:num_requests_waiting{engine="0",model_name="m"} 1.0\n'
             'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25\n'
             f'vllm:cache_config_info{{block_size="{BLOCK_SIZE}",engine="0",num_gpu_blocks="512"}} 1.0\n'

@@ -156,6 +156,20 @@ async def test_an_engine_that_restarted_unheard_is_noticed_in_the_silence(
     await stand.until(lambda: stand.resident() == set(addresses(TOKENS[4:8], BLOCK_SIZE)))
 
 
+async def test_an_engine_whose_process_began_anew_is_another(stand: Stand) -> None:
+    stand.engine.started_at = 1_000.5
+    await stand.start()
+    stand.engine.started_at = 2_000.25
+    await stand.agent.beat()
+    stand.engine.started_at = 1_000.5
+    await stand.agent.beat()
+    assert len(stand.registrations) == 1
+    stand.engine.started_at = 2_000.25
+    await stand.agent.beat()
+    await stand.agent.beat()
+    await stand.until(lambda: len(stand.registrations) == 2)
+
+
 async def test_an_engine_without_a_buffer_is_not_taken_for_a_new_one(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
