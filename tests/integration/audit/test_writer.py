@@ -174,7 +174,7 @@ async def test_a_thousand_candidates_and_128k_tokens_of_addresses_fit(writer, en
 
 
 async def test_nothing_of_a_batch_stays_when_one_row_is_rejected(writer, engine):
-    bad = decided(decision("r2", prompt_tokens=2**63))
+    bad = decided(decision("r2").model_copy(update={"prompt_tokens": 2**63}))  # no message can say this
     with pytest.raises(Exception) as raised:
         await writer.write([decided(decision("r1")), bad])
     assert is_rows_fault(raised.value)
