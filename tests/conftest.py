@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 BROKERS = ("tansu", "kafka") if os.environ.get("KAFKA_HOME") else ("tansu",)
 _numbers = itertools.count(1)
+
+# A run started in the background has Ctrl-C ignored, and so would have the processes that tests send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
