@@ -32,7 +32,7 @@ test: $(STAMP) ## unit, contract, integration, end to end; KAFKA_HOME=... adds A
 test-vllm: $(STAMP) ## two real vLLM workers, some 15 minutes; VLLM_HOME=... holds vLLM's environment in venv/; VLLM_MODEL=qwen3-vl
 	@VLLM_HOME=$${VLLM_HOME:?names the folder with venv/bin/vllm} $(BIN)/pytest --timeout 1200 $(ARGS) tests/vllm
 
-conformance: $(STAMP) ## the conformance command against simulated engines; by itself: after other engine tests it can hang
+conformance: $(STAMP) ## the conformance command against simulated engines; not in `test`: its fourth test can hang behind the third
 	@$(BIN)/pytest -q $(ARGS) tests/integration/worker/test_conformance.py
 
 unit: $(STAMP) ## the quick tests only
