@@ -66,7 +66,7 @@ async def test_a_killed_stage_loses_nothing_and_repeats_little(
     twice = [value for value, times in Counter(out.values).items() if times > 1]
     # Commits come every 200 ms: what 8 at a time can finish meanwhile, and what was in flight.
     assert len(twice) <= 150
-    assert max(Counter(out.values).values()) == 2
+    assert max(Counter(out.values).values()) <= 2
 
 
 async def test_sigterm_finishes_what_is_in_flight_and_commits(
