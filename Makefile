@@ -27,13 +27,10 @@ up: $(STAMP) ## everything in one process with an embedded broker and SQLite; AR
 
 test: $(STAMP) ## unit, contract, integration, end to end; KAFKA_HOME=... adds Apache Kafka; ARGS="-k router"
 	@$(BIN)/pytest -q -n 2 $(ARGS) tests/unit
-	@$(BIN)/pytest $(ARGS) --ignore tests/unit --ignore tests/integration/worker/test_conformance.py tests
+	@$(BIN)/pytest $(ARGS) --ignore tests/unit tests
 
 test-vllm: $(STAMP) ## two real vLLM workers, some 15 minutes; VLLM_HOME=... holds vLLM's environment in venv/; VLLM_MODEL=qwen3-vl
 	@VLLM_HOME=$${VLLM_HOME:?names the folder with venv/bin/vllm} $(BIN)/pytest --timeout 1200 $(ARGS) tests/vllm
-
-conformance: $(STAMP) ## the conformance command against simulated engines; not in `test`: its fourth test can hang behind the third
-	@$(BIN)/pytest -q $(ARGS) tests/integration/worker/test_conformance.py
 
 unit: $(STAMP) ## the quick tests only
 	@$(BIN)/pytest -q -n 2 $(ARGS) tests/unit

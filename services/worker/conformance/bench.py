@@ -29,6 +29,8 @@ from services.worker.slot import Slot
 from services.worker.snapshot_schedule import SnapshotSchedule
 
 EVENT_SECONDS = 5.0
+"""How long events that are due may take; an engine that never sends them costs this once a check."""
+
 NOTICE_SECONDS = 15.0
 """A restart whose first events were lost shows in the first silence after them."""
 
@@ -102,6 +104,7 @@ class Bench:
         self.facts = facts
         self.layout = layout
         self.family: Family | None = layout.card.family
+        self.event_seconds = EVENT_SECONDS
         self.slot: Slot
         self._source = source
         self._decoder = decoder
@@ -173,7 +176,7 @@ class Bench:
 
     async def _settle(self, due: set[int]) -> None:
         try:
-            async with asyncio.timeout(EVENT_SECONDS):
+            async with asyncio.timeout(self.event_seconds):
                 while not due <= self.slot.translator.resident.published(Tier.DEVICE):  # noqa: ASYNC110 - a live set
                     await asyncio.sleep(0.02)
         except TimeoutError:

@@ -26,7 +26,7 @@ MODELS = Path(__file__).parents[2] / "models"
 
 async def checked(
     model: str, tmp_path: Path, *, block_size: int = 16, restarts: bool = False, videos: str | None = None,
-    change: Callable[[SimEngine], None] | None = None,
+    change: Callable[[SimEngine], None] | None = None, event_seconds: float = 5.0,
 ) -> Report:  # fmt: skip
     """The report on a simulated engine of a small cache, whose layout of videos may be another than the newest."""
     card = ModelCard.load(MODELS / model)
@@ -42,6 +42,7 @@ async def checked(
         settings = Settings(worker_engine_url=engine.http_url, worker_model_dir=MODELS / model, data_dir=tmp_path)
         async with open_suite(settings) as suite:
             suite.limits = Limits(eviction_blocks=1000, restart=restart if restarts else None)
+            suite.bench.event_seconds = event_seconds
             if change is not None:
                 change(engine)
             return Report(facts_of(suite, settings, "0"), [check async for check in suite.run()])
@@ -73,11 +74,12 @@ async def test_what_cant_be_done_is_skipped_and_says_how_to_have_it_done(tmp_pat
 
 async def test_an_engine_that_renames_media_is_found_out(tmp_path: Path) -> None:
     def rename(engine: SimEngine) -> None:
+        """What is due never comes."""
         expander: Any = engine.backend.expander
         plain = expander._identify
         expander._identify = lambda *given: [replace(item, identifier="f" * 64) for item in plain(*given)]
 
-    report = await checked("qwen2.5-vl", tmp_path, change=rename)
+    report = await checked("qwen2.5-vl", tmp_path, change=rename, event_seconds=0.25)
     names = {check.name for check in failed(report)}
     assert {"uuid of an image", "events: image", "another image of the same size gets nothing of the first"} <= names
 
