@@ -16,6 +16,7 @@ from pathlib import Path
 from services.engine_sim.config import SimConfig
 from services.engine_sim.server import SimEngine
 from services.runtime.configuration import load_settings
+from services.runtime.event_loop import run_service
 from services.runtime.projection_reader import ProjectionReader
 from services.runtime.service import Service
 from services.worker.app import build as build_agent
@@ -59,4 +60,4 @@ async def agents(model: Path, urls: list[str]) -> None:
 
 if __name__ == "__main__":
     role, folder, *rest = sys.argv[1:]
-    asyncio.run(engines(Path(folder), int(rest[0])) if role == "engines" else agents(Path(folder), rest))
+    run_service(engines(Path(folder), int(rest[0])) if role == "engines" else agents(Path(folder), rest))

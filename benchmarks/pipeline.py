@@ -17,6 +17,9 @@ from benchmarks.load import Answer, drive, prompts
 from benchmarks.measure import Row, Spread, quantile
 
 WARM_UP = 64
+WARM_UP_DEPLOYMENT = 1000
+"""A broker's JVM needs some ten thousand requests until it runs as it will."""
+
 IDLE_SECONDS = 6.0
 BYTES_A_TOKEN = 5.3
 """Size of a body of ``load.prompts``, by token."""
@@ -29,9 +32,10 @@ class Plan:
     tokens: tuple[int, ...] = (2048, 8192)
     requests: Mapping[int, int] = field(default_factory=lambda: {1: 60, 16: 400})
     runs: int = 3
+    warm_up: int = WARM_UP_DEPLOYMENT
 
 
-QUICK = Plan(tokens=(2048,), requests={1: 20, 16: 100}, runs=1)
+QUICK = Plan(tokens=(2048,), requests={1: 20, 16: 100}, runs=1, warm_up=WARM_UP)
 
 
 def rows(plan: Plan | None = None) -> Iterator[Row]:
@@ -41,7 +45,7 @@ def rows(plan: Plan | None = None) -> Iterator[Row]:
 
 async def _measure(plan: Plan) -> list[Row]:
     async with Deployment() as deployment:
-        await drive(deployment.gateway_url, deployment.model, prompts(plan.tokens[0], WARM_UP, seed=3), 4)
+        await drive(deployment.gateway_url, deployment.model, prompts(plan.tokens[0], plan.warm_up, seed=3), 16)
         result = await _idle(deployment)
         for tokens in plan.tokens:
             direct = await _direct(deployment, tokens)

@@ -33,7 +33,9 @@ def run(session: Session, stage: str) -> None:
 
     Any number of replicas may run; they share the work. An agent runs beside one engine.
     """
-    session.run(_serve(session, stage))
+    from services.runtime.event_loop import run_service
+
+    run_service(_serve(session, stage))
 
 
 async def _serve(session: Session, stage: str) -> None:

@@ -26,6 +26,7 @@ from services.layout.card import ModelCard
 from services.layout.layouter import Layouter
 from services.layout.tokenise import load_tokenizer
 from services.runtime.clock import Clock, SystemClock
+from services.runtime.event_loop import run_service
 
 log = structlog.get_logger(__name__)
 
@@ -214,4 +215,4 @@ async def serve(config: SimConfig, announce: Callable[[SimEngine], None] = lambd
 
 def run(config: SimConfig, announce: Callable[[SimEngine], None] = lambda _: None) -> None:
     """Blocking form of ``serve``, for the command line."""
-    asyncio.run(serve(config, announce))
+    run_service(serve(config, announce))

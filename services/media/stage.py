@@ -61,13 +61,14 @@ class MediaStage:
         stated = asyncio.ensure_future(self._state_accepted(envelope, timings))
         try:
             resolved = await self._resolve_in_time(request, envelope, body, timings, large=large)
+            self._check_time(envelope, clock.now_ms())
+            spent = resolved.timings_ms | {"media": round((clock.monotonic() - started) * 1000, 3)}
+            message = resolved.model_copy(update={"timings_ms": spent})
+            self._say_videos(message)
+            # Without media nothing was awaited so far: both records leave in one request to the broker.
+            await self._service.sender.send(MEDIA_RESOLVED.name, message, key=message.key)
         finally:
             await stated
-        self._check_time(envelope, clock.now_ms())
-        spent = resolved.timings_ms | {"media": round((clock.monotonic() - started) * 1000, 3)}
-        message = resolved.model_copy(update={"timings_ms": spent})
-        self._say_videos(message)
-        await self._service.sender.send(MEDIA_RESOLVED.name, message, key=message.key)
 
     def _say_videos(self, resolved: MediaResolved) -> None:
         """For operators: what a video's routing goes by."""

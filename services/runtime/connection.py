@@ -13,6 +13,7 @@ from services.runtime.topics import DEAD_LETTER_LIMIT_BYTES, RECORD_LIMIT_BYTES
 
 REVOKE_WAIT_SECONDS = 5.0
 _REQUEST_TIMEOUT_MS = 30_000
+PATIENT_BYTES = 256 << 10
 ENVELOPE_BYTES = 64 << 10
 """Room for headers, key and framing above a record's value."""
 
@@ -24,14 +25,24 @@ class Profile:
     fetch_wait_ms: int
     """Longest wait of a fetch on the request path. Tansu does not wake a waiting fetch, so it must be short there."""
     projection_wait_ms: int
+    gather_ms: int
+    """How long projections wait between two reads, so that records come together: a read costs more than a record."""
+    patient_wait_ms: int
+    """How long a reader whom nobody waits for lets the broker collect ``PATIENT_BYTES``."""
     session_ms: int
     idempotent: bool
     offsets_are_right: bool
     """Whether ListOffsets can be trusted for the end and for times. Tansu's can't after batched sends."""
 
 
-KAFKA = Profile(fetch_wait_ms=500, projection_wait_ms=500, session_ms=10_000, idempotent=True, offsets_are_right=True)
-EMBEDDED = Profile(fetch_wait_ms=5, projection_wait_ms=50, session_ms=3_000, idempotent=False, offsets_are_right=False)
+KAFKA = Profile(
+    fetch_wait_ms=500, projection_wait_ms=500, gather_ms=10, patient_wait_ms=200, session_ms=10_000,
+    idempotent=True, offsets_are_right=True,
+)  # fmt: skip
+EMBEDDED = Profile(
+    fetch_wait_ms=5, projection_wait_ms=50, gather_ms=0, patient_wait_ms=50, session_ms=3_000,
+    idempotent=False, offsets_are_right=False,
+)  # fmt: skip
 
 
 def profile_of(settings: Settings) -> Profile:
@@ -68,9 +79,13 @@ def consumer_options(settings: Settings, *, projection: bool = False) -> dict[st
 def group_options(settings: Settings, *, urgent: bool = True) -> dict[str, Any]:
     """Options of a FastStream subscriber in a group, beside connection and security."""
     profile = profile_of(settings)
-    return {
+    waits: dict[str, Any] = (
+        {"fetch_max_wait_ms": profile.fetch_wait_ms}
+        if urgent
+        else {"fetch_max_wait_ms": profile.patient_wait_ms, "fetch_min_bytes": PATIENT_BYTES}
+    )
+    return waits | {
         "auto_offset_reset": "earliest",
-        "fetch_max_wait_ms": profile.fetch_wait_ms if urgent else profile.projection_wait_ms,
         "session_timeout_ms": profile.session_ms,
         "heartbeat_interval_ms": profile.session_ms // 3,
         # A revocation waits for records in flight; the broker must not give up on the member meanwhile.

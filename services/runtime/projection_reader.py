@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from services.runtime.admin import Admin
-from services.runtime.connection import consumer_options
+from services.runtime.connection import consumer_options, profile_of
 from services.runtime.logs import get_logger
 from services.runtime.lookup import Lookup, to_record
 from services.runtime.metrics import PROJECTION_ERRORS, PROJECTION_LAG, PROJECTION_POSITION
@@ -116,6 +116,7 @@ class ProjectionReader:
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
         readers: dict[TopicPartition, list[Projection]] = {}
         look_around = 0.0
+        gather_seconds = profile_of(self._settings).gather_ms / 1000
         while True:
             self.last_turn = asyncio.get_running_loop().time()
             if self._changed.is_set():
@@ -130,6 +131,9 @@ class ProjectionReader:
                 await self._look(consumer, readers)
             for projection in self._projections:
                 projection.settle()
+            if gather_seconds and sum(map(len, batches.values())) < _MOST_RECORDS:
+                # What comes meanwhile is read at once: a fetch of all partitions costs more than a record.
+                await asyncio.sleep(gather_seconds)
 
     def _assign(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[Projection]]:
         """Assign every partition some projection needs, at the lowest position any of them is at."""
