@@ -16,7 +16,7 @@ from pathlib import Path
 from services.engine_sim.config import SimConfig
 from services.engine_sim.server import SimEngine
 from services.runtime.configuration import load_settings
-from services.runtime.event_loop import run_service
+from services.runtime.event_loop import run_service, settle_memory
 from services.runtime.projection_reader import ProjectionReader
 from services.runtime.service import Service
 from services.worker.app import build as build_agent
@@ -35,6 +35,7 @@ async def engines(model: Path, count: int) -> None:
     ]
     for engine in running:
         await engine.start()
+    settle_memory()
     print("engines " + json.dumps([engine.http_url for engine in running]), flush=True)
     await asyncio.Event().wait()
 
@@ -54,6 +55,7 @@ async def agents(model: Path, urls: list[str]) -> None:
         running.append(service)
     while any(service.unready() for service in running):  # noqa: ASYNC110 - readiness is asked, nobody tells it
         await asyncio.sleep(0.05)
+    settle_memory()
     print("agents ready", flush=True)
     await asyncio.gather(*(service.wait_failed() for service in running))
 

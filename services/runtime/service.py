@@ -19,6 +19,7 @@ from services.runtime.cancellations import Cancellations
 from services.runtime.clock import Clock, SystemClock
 from services.runtime.dead_letters import DeadLetters
 from services.runtime.errors import KvrouteError
+from services.runtime.event_loop import settle_memory
 from services.runtime.health import HealthServer
 from services.runtime.intake import Commit, Intake, OnPartitions
 from services.runtime.jobs import Jobs
@@ -269,6 +270,7 @@ class Service:
             loop.add_signal_handler(number, asked.set)
         try:
             await self.start()
+            settle_memory()
             await self.wait_failed(asked)
         finally:
             await self.stop()
