@@ -339,9 +339,6 @@ async def test_two_tenants_with_one_id_and_one_picture(field: Field) -> None:
     assert (runs["one/shared-1"], runs["two/shared-1"]) == (1, 1)
 
 
-# All of it together
-
-
 async def test_memory_stays_flat(field: Field) -> None:
     """The same rubbish again and again: what it takes once may stay, what grows with it may not."""
     most = 15 << 20
@@ -361,7 +358,6 @@ async def test_memory_stays_flat(field: Field) -> None:
     for _ in range(4):
         await round_of_rubbish()
     grown = {name: (size - before[name]) >> 20 for name, size in field.resident().items() if name in before}
-    print("grown by MiB:", grown)
     assert {name: size for name, size in grown.items() if size > 150} == {}
 
 
@@ -378,16 +374,15 @@ async def test_a_private_address_is_refused_by_default(field: Field) -> None:
         answer = await field.ask("What is it?", (url,))
         assert answer.status == 400, (url, answer)
         assert '"forbidden_url"' in answer.text
-    request_id = field.new_id("private-raw")
-    await field.wire.ask({"request_id": request_id, "body": body(MODEL.name, "x", ("http://127.0.0.1/x.png",))})
-    assert await field.wire.error(request_id) == (400, "forbidden_url")
+    raw = field.new_id("private-raw")
+    await field.wire.ask({"request_id": raw, "body": body(MODEL.name, "x", ("http://127.0.0.1/x.png",))})
+    assert await field.wire.error(raw) == (400, "forbidden_url")
 
 
 async def test_nothing_is_lost_and_nothing_loops(field: Field) -> None:
     """Every stage has handled everything, and goes on handling nothing."""
     for _ in range(100):
-        lags = await field.lags()
-        if not any(lags.values()):
+        if not any((lags := await field.lags()).values()):
             break
         await asyncio.sleep(0.1)
     assert {name: lag for name, lag in lags.items() if lag} == {}
@@ -403,4 +398,3 @@ async def test_nothing_is_lost_and_nothing_loops(field: Field) -> None:
     late = {name: f"{lag * 1000:.0f} ms" for name, lag in field.loop_lag.items() if lag > LOOP_LAG_SECONDS}
     if late:
         warnings.warn(f"event loops were late (bound 250 ms on an idle machine): {late}", stacklevel=1)
-    print("worst loop lag:", {name: f"{lag * 1000:.0f} ms" for name, lag in field.loop_lag.items()})

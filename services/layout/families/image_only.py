@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -14,7 +15,7 @@ from services.layout.shapes import MediaShape
 
 
 @dataclass(frozen=True)
-class ImageFamily:
+class ImageFamily(ABC):
     """One placeholder token for each image, one layout, nothing that depends on other media. Base of families."""
 
     variant: str
@@ -69,9 +70,9 @@ class ImageFamily:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, f"an image of {shape.height}x{shape.width} resizes to nothing")
         return expansion
 
+    @abstractmethod
     def expand_image(self, height: int, width: int) -> Expansion:
         """The family's own rule. Raises ValueError for sizes the engine refuses."""
-        raise NotImplementedError
 
     def unprovable(self, media: Sequence[MediaShape], side_by_side: bool) -> Mapping[int, NotExact]:
         """None: images are laid out each by itself."""

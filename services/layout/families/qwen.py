@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -62,7 +63,7 @@ class PixelBounds:
 
 
 @dataclass(frozen=True)
-class QwenVision:
+class QwenVision(ABC):
     """Images of Qwen2-VL and all after it: one placeholder becomes one token per merged patch. Base of the families."""
 
     variant: str
@@ -71,13 +72,13 @@ class QwenVision:
     video: PixelBounds
 
     @property
+    @abstractmethod
     def video_variant(self) -> str:
         """The family's own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def video_variants(self, pruning_rates: Sequence[float] = ()) -> tuple[str, ...]:
         """The family's own."""
-        raise NotImplementedError
 
     def chosen(self, image: str | None = None, video: str | None = None) -> Self:
         """Images have one layout; videos are the family's own. Raises UnknownVariant."""
@@ -85,9 +86,9 @@ class QwenVision:
             raise UnknownVariant(f"{self.variant} has no layout of images {image!r}")
         return self if video is None else self.with_video(video)
 
+    @abstractmethod
     def with_video(self, variant: str) -> Self:
         """The layout with a named variant of videos. Raises UnknownVariant."""
-        raise NotImplementedError
 
     def under(self, max_model_len: int | None) -> Self:
         """The same: no layout of Qwen depends on what the engine takes."""
@@ -124,9 +125,9 @@ class QwenVision:
             raise NotExact(Reason.UNSUPPORTED_MEDIA, str(error)) from None
         raise NotExact(Reason.UNSUPPORTED_MEDIA, f"{self.variant} has no {shape.kind} input")
 
+    @abstractmethod
     def expand_video(self, shape: MediaShape, encode: Encode) -> Expansion:
         """The family's own rule. Raises NotExact or ValueError."""
-        raise NotImplementedError
 
     def unprovable(self, media: Sequence[MediaShape], side_by_side: bool) -> Mapping[int, NotExact]:
         """None: images and videos expand independently and in order, adjacent ones too."""
