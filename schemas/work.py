@@ -61,8 +61,15 @@ class ResponseError(Part):
     code: str | None = None
 
 
+LOST_INDEX = 2**31 - 1
+"""Index of the final piece the router sends for a worker lost while it answered: pieces before it are missing."""
+
+
 class Response(Message):
     r"""A piece of the answer. Duplicates share (request, attempt, index); exactly one final piece an attempt.
+
+    A worker that is lost while it answers leaves its pieces without an end: the router then sends a final one with an
+    error and index 2147483647, whatever index was last.
 
     Plain answers are one record whose ``chunk`` is the OpenAI JSON body. Streamed answers carry server-sent
     event text: one or more whole ``data: {...}\n\n`` events a record.

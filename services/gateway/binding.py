@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from schemas.work import Response, ResponseError
+from schemas.work import LOST_INDEX, Response, ResponseError
 
 EARLY_PIECES = 256
 """How many pieces may wait for one before them."""
@@ -67,6 +67,8 @@ class Binding:
             self._early.clear()
         if self.bound is not None and source != self.bound:
             return []
+        if piece.index == LOST_INDEX:
+            return []  # for readers that know no leases; the gateway sees a loss itself and waits for what is under way
         if self.bound is not None and piece.index < self._next:
             return []
         early = self._early.setdefault(source, {})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from schemas.decision import Decision
 from schemas.expanded import Expanded
 from schemas.lifecycle import Lifecycle
+from schemas.work import LOST_INDEX
 from services.router.again import Next, Step, next_step
 from services.router.following import read
 from services.router.key_locks import KeyLocks
@@ -125,6 +128,7 @@ class Rerouting:
                 worker_id=decision.worker_id, cause=next_.cause, code=next_.code, next=next_.step.value,
             )  # fmt: skip
         if next_.step is Step.STATE_LOSS:
+            await self._end_answer(decision, next_)
             await self._state_loss(decision, next_, before_output=False)
             return
         if next_.step is Step.GIVE_UP:
@@ -144,6 +148,21 @@ class Rerouting:
             await self._routing.resume(expanded, decision)
         else:
             await self._routing.route(expanded, state.expanded, attempt=state.last + 1, excluded=state.tried)
+
+    async def _end_answer(self, decision: Decision, next_: Next) -> None:
+        """Whoever reads the answer learns that it goes no further."""
+        if decision.reply_to is None:
+            return
+        detail = f"worker {decision.worker_id} was lost while it answered"
+        refused = Refused(next_.status, detail, type="server_error", code=next_.code)
+        last = error_response(decision, refused, decision.attempt).model_copy(
+            update={
+                "worker_id": decision.worker_id, "dp_rank": decision.dp_rank, "epoch": decision.epoch,
+                "index": LOST_INDEX,
+            }
+        )  # fmt: skip
+        with suppress(BadRecord):  # the topic is gone: nobody reads
+            await self._service.sender.send(decision.reply_to, last, key=decision.key)
 
     async def _state_loss(self, decision: Decision, next_: Next, *, before_output: bool) -> None:
         detail = f"worker {decision.worker_id} epoch {decision.epoch} ended while the request was there"

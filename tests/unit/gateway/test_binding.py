@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.work import Response, ResponseError
+from schemas.work import LOST_INDEX, Response, ResponseError
 from services.gateway.binding import EARLY_PIECES, Binding, Broken, Source
 
 
@@ -38,6 +38,12 @@ def test_two_ranks_of_one_worker_are_two_sources() -> None:
     mine, others = answer(3), [each.model_copy(update={"dp_rank": 1, "chunk": "other "}) for each in answer(3)]
     out, binding = play([mine[0], others[0], others[1], mine[1], others[2], mine[2]])
     assert (out, binding.done) == (text(list(mine)), True)
+
+
+def test_the_routers_word_of_a_loss_is_for_others() -> None:
+    lost = piece(LOST_INDEX, final=True, error=ResponseError(status=502, type="server_error", message="", code="x"))
+    out, binding = play([answer(3)[0], lost, *answer(3)[1:]])
+    assert (out, binding.done) == (text(list(answer(3))), True)
 
 
 CANCELLED = ResponseError(status=499, type="cancelled", message="cancelled", code="cancelled")

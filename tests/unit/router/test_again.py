@@ -10,6 +10,7 @@ from schemas.control import Control, ControlKind
 from schemas.decision import Outcome
 from schemas.lifecycle import Lifecycle
 from schemas.lifecycle import LifecycleEvent as Event
+from schemas.work import LOST_INDEX
 from schemas.worker import WorkerState
 from services.runtime.bus import Record
 from services.runtime.errors import BadRecord, Transient
@@ -137,7 +138,7 @@ async def test_silence_while_the_broker_is_away_says_nothing_about_workers(stage
     assert len(stage.all_work()) == 1
 
 
-async def test_a_life_that_ends_after_output_is_stated_for_the_audit(stage: Stage) -> None:
+async def test_a_life_that_ends_after_output_ends_the_answer_and_is_stated_for_the_audit(stage: Stage) -> None:
     await stage.meet("w1", "w2")
     await stage.hold("w1", blocks=8)
     await stage.ask()
@@ -148,6 +149,9 @@ async def test_a_life_that_ends_after_output_is_stated_for_the_audit(stage: Stag
     assert stage.facts() == [(Event.FAILED, 1, "worker_lost")]
     failed = stage.harness.sender.messages(LIFECYCLE.name, Lifecycle)[0]
     assert not failed.before_output
+    (last,) = stage.answers()
+    assert (last.worker_id, last.epoch, last.index, last.final) == ("w1", 1, LOST_INDEX, True)
+    assert (last.error.status, last.error.code) == (502, "worker_lost")
     assert stage.router.state.requests.settled("/r1")
     assert len(stage.router.state.ledger) == 0
 
