@@ -12,20 +12,22 @@ from pathlib import Path
 
 import click
 
-from benchmarks import hashing, index, media, pipeline
+from benchmarks import hashing, index, layout, media, media_stage, pipeline
 from benchmarks.measure import Row
 from benchmarks.report import console, into_page, machine, markdown, table
 
 SUITES: dict[str, tuple[str, Callable[[], Iterable[Row]]]] = {
     "hashing": ("Hashing prompts into block addresses (block size 16)", hashing.rows),
     "index": ("Router index", index.rows),
+    "layout": ("Token layouts", layout.rows),
     "media": ("Content identities", media.rows),
+    "media-stage": ("The media stage", media_stage.rows),
     "pipeline": ("The pipeline, 4 simulated engines that take no time", pipeline.rows),
     "quick": ("The pipeline, few requests: whether it runs, not how fast", partial(pipeline.rows, pipeline.QUICK)),
 }
 BUSY = 0.5
 """Load average above which numbers are not to be written down."""
-DEFAULT = ("hashing", "index", "media", "pipeline")
+DEFAULT = ("hashing", "index", "layout", "media", "media-stage", "pipeline")
 
 
 @click.command()
@@ -34,7 +36,7 @@ DEFAULT = ("hashing", "index", "media", "pipeline")
 @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Also write tables into this Markdown page.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/bench.json"), show_default=True)
 def main(suites: tuple[str, ...], json_only: bool, page: Path | None, out: Path) -> None:
-    """Run benchmark SUITES; hashing, index, media and pipeline by default."""
+    """Run benchmark SUITES; all but quick by default."""
     # Asked to end, it ends as with Ctrl-C: the fleet's processes are stopped, none is left behind.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     screen = console(json_only)
