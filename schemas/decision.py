@@ -62,6 +62,9 @@ class Candidate(Part):
     active_requests: Int64 = 0
     new_decode_blocks: Int64 = Field(default=0, description="this prompt's blocks not active on the slot yet")
     vision_tokens: Int64 = Field(default=0, description="media tokens whose KV is not resident")
+    encoder_tokens: Int64 = Field(
+        default=0, description="of vision_tokens: those whose encoder output the slot still holds"
+    )
     prefill_cost: float = 0.0
     decode_cost: float = 0.0
     request_cost: float = 0.0

@@ -19,6 +19,8 @@ class WorkMedia(Part):
     part: Int64
     identity: Hex64 | None = Field(default=None, description="set only when it may be forwarded")
     claim: Claim | None = Field(default=None, description="bytes that replace the URL in the body")
+    tokens: Int64 | None = Field(default=None, description="length of its placeholder range; missing: not known")
+    end: Int64 | None = Field(default=None, description="prompt token after its range; missing: not known")
 
 
 class Work(Message):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from schemas.decision import Position
-from schemas.types import Int64, Message, Part, WorkerId
+from schemas.types import Int64, Message, Part, U64List, WorkerId
 
 
 class WorkerState(StrEnum):
@@ -91,3 +91,8 @@ class Heartbeat(Message):
     load: Load = Field(default_factory=Load)
     snapshot: Position | None = Field(default=None, description="where the slot's latest KV snapshot starts")
     seq: Int64 | None = Field(default=None, description="last kv-events seq of the slot")
+    encoder: U64List = Field(
+        default_factory=list,
+        max_length=1024,
+        description="identities of media whose encoder outputs the slot surely still holds, latest used first",
+    )

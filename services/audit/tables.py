@@ -138,6 +138,10 @@ candidates = _partitioned(
     Column("active_requests", Count, nullable=False),
     Column("new_decode_blocks", Count, nullable=False),
     Column("vision_tokens", Count, nullable=False),
+    Column(
+        "encoder_tokens", Count, nullable=False, server_default="0",
+        comment="of vision_tokens: encoder output still held",
+    ),
     Column("prefill_cost", Float(53), nullable=False),
     Column("decode_cost", Float(53), nullable=False),
     Column("request_cost", Float(53), nullable=False),

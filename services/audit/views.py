@@ -41,12 +41,15 @@ DECISION_EXPLAINED = View(
            o.cached_tokens,
            CASE WHEN d.block_size > 0 THEN o.cached_tokens / d.block_size END AS realised_blocks,
            o.cached_tokens - d.predicted_tokens AS token_error,
+           c.vision_tokens, c.encoder_tokens,
            c.cost, c.prefill_cost, c.decode_cost, c.request_cost, d.margin, d.ties, d.candidate_count,
            n.worker_id AS next_worker_id, n.cost AS next_cost,
            o.status, o.ttft_ms, o.total_ms, o.completion_tokens, d.media_count, d.policy,
            CASE
              WHEN d.outcome <> 'routed' THEN d.outcome || ': none of ' || d.candidate_count || ' slots could take it'
              ELSE d.worker_id || ' holds ' || d.overlap_confirmed || ' of ' || d.total_blocks || ' blocks'
+                  || CASE WHEN c.encoder_tokens > 0
+                          THEN ' and encoder output of ' || c.encoder_tokens || ' media tokens' ELSE '' END
                   || CASE WHEN c.cost IS NULL THEN '' ELSE ', cost ' || round(CAST(c.cost AS NUMERIC), 2) END
                   || CASE WHEN n.cost IS NULL THEN ', no other candidate'
                           ELSE ', next ' || n.worker_id || ' at ' || round(CAST(n.cost AS NUMERIC), 2) END

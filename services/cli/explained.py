@@ -49,6 +49,8 @@ def why(attempt: Attempt) -> str:
     if decision["overlap_predicted"] > decision["overlap_confirmed"]:
         chosen += f" ({decision['overlap_predicted']} with recent decisions counted)"
     costs = [candidate for candidate in attempt.candidates if candidate["chosen"]]
+    if costs and costs[0]["encoder_tokens"]:
+        chosen += f", the encoder output of {counted(costs[0]['encoder_tokens'], 'media token')}"
     if costs:
         chosen += f" and costs {counted(costs[0]['cost'], 'block')}"
     others = [candidate for candidate in attempt.candidates if not candidate["chosen"]]
@@ -104,7 +106,7 @@ def _attempt(attempt: Attempt) -> Iterator[RenderableType]:
     if outcome is not None and outcome["status"] not in (None, "finished"):
         yield Text(f"  {outcome['status']:<10} {_ending(outcome)}")
     if attempt.candidates:
-        yield _candidates(attempt)
+        yield candidates_table(attempt)
 
 
 def _view(decision: Row) -> str:
@@ -157,11 +159,17 @@ def _ending(outcome: Row) -> str:
     return f"by {outcome['stage']}{status}{code}{detail}"
 
 
-def _candidates(attempt: Attempt) -> Table:
+_MEDIA = ("to see tok", "encoded")
+"""Headings of a prompt with media: tokens whose KV is not there, and those of them whose encoder output is."""
+
+
+def candidates_table(attempt: Attempt) -> Table:
+    """One row a candidate. What its encoder holds is told apart from its KV overlap, for prompts with media."""
     decision = attempt.decision or {}
     table = Table(title="  candidates (cost in blocks, lower is better)", title_justify="left", header_style="bold")
-    for heading in ("", "slot", "overlap", "+ recent", "prefill tok", "decode blk", "requests", "prefill", "decode",
-                    "request", "cost"):  # fmt: skip
+    media = any(candidate["vision_tokens"] for candidate in attempt.candidates)
+    for heading in ("", "slot", "overlap", "+ recent", *_MEDIA[: 2 * media], "prefill tok", "decode blk", "requests",
+                    "prefill", "decode", "request", "cost"):  # fmt: skip
         table.add_column(heading, justify="left" if heading in ("", "slot") else "right")
     table.add_column(Text.assemble(*((f"{glyph} {name.partition('_')[0]} ", style) for name, glyph, style in _TERMS)))
     longest = max(float(candidate["cost"]) for candidate in attempt.candidates)
@@ -171,6 +179,7 @@ def _candidates(attempt: Attempt) -> Table:
             f"{candidate['worker_id']}/{candidate['dp_rank']}" + (" ?" if candidate["uncertain"] else ""),
             _overlap(candidate, decision),
             shown(candidate["overlap_predicted"]),
+            *(shown(candidate[name]) for name in ("vision_tokens", "encoder_tokens")[: 2 * media]),
             *(shown(candidate[name]) for name in ("active_prefill_tokens", "active_decode_blocks", "active_requests")),
             *(shown(candidate[name]) for name in ("prefill_cost", "decode_cost", "request_cost", "cost")),
             cost_bar(candidate, longest),

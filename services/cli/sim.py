@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,16 @@ from services.cli.session import Session, command_options, examples
 
 if TYPE_CHECKING:
     from services.engine_sim.server import SimEngine
+
+
+def _objects(context: click.Context, parameter: click.Parameter, value: str | None) -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads(value or "{}")
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}") from None
+    if not isinstance(found, dict) or not all(isinstance(options, dict) for options in found.values()):
+        raise click.BadParameter("expected an object of objects, such as {\"video\": {\"fps\": 1}}")
+    return found
 
 
 @click.command(
@@ -45,10 +56,20 @@ if TYPE_CHECKING:
 @click.option(
     "--max-num-batched-tokens", default=8192, show_default=True, type=click.IntRange(1), help="Tokens a step."
 )
+@click.option(
+    "--encoder-cache-tokens",
+    type=click.IntRange(0),
+    help="Media tokens whose encoder outputs are kept; default: a step's tokens.",
+)
 @click.option("--max-model-len", type=click.IntRange(1), help="Longest prompt and answer; default: the model's.")
 @click.option(
     "--output-tokens", default=32, show_default=True, type=click.IntRange(1), help="Of an answer without limit."
 )
+@click.option(
+    "--trust-request-mm-kwargs", is_flag=True, help="Take media_io_kwargs and mm_processor_kwargs of requests."
+)
+@click.option("--media-io-kwargs", callback=_objects, help="JSON, as vLLM's: how media are read, by their kind.")
+@click.option("--version", default="0.32.0", show_default=True, help="vLLM whose events it speaks, from 0.24 on.")
 @click.option("--lora", "loras", multiple=True, help="Name of a LoRA adapter it serves; may be repeated.")
 @command_options
 def sim(session: Session, **options: Any) -> None:

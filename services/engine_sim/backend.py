@@ -148,6 +148,7 @@ class Backend:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len or card_len or DEFAULT_MODEL_LEN,
+            encoder_cache_tokens=config.encoder_cache_tokens,
         )
 
         def publish(ts: float, events: list[KvEvent]) -> None:

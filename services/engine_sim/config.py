@@ -17,7 +17,7 @@ class SimConfig:
     Rank r publishes on ``zmq_port + r`` and replays on ``zmq_port + data_parallel_size + r``; ``events_endpoint`` and
     ``replay_endpoint`` name rank 0's instead (vLLM's rule: an events endpoint with ``*`` binds, any other connects).
     ``num_blocks`` is per rank and counts the null block. ``output_tokens`` is what the model says when a request sets
-    no limit.
+    no limit. ``encoder_cache_tokens`` is per rank; None: ``max_num_batched_tokens``, as vLLM sizes it.
     """
 
     model: Path
@@ -36,6 +36,7 @@ class SimConfig:
     timing: Timing = field(default_factory=Timing)
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    encoder_cache_tokens: int | None = None
     max_model_len: int | None = None
     output_tokens: int = 32
     hash_form: HashForm = "int"

@@ -47,6 +47,7 @@ class EngineCore:
         self.busy_seconds = 0.0
         self.prompt_tokens = 0
         self.generated_tokens = 0
+        self.encoded_tokens = 0
         self._publish = publish
         self._clock = clock
         self._sleep = sleep
@@ -94,6 +95,7 @@ class EngineCore:
             prefill_tokens=step.prefill_tokens, decode_sequences=step.decode_sequences, vision_tokens=step.vision_tokens
         )
         self.steps += 1
+        self.encoded_tokens += step.vision_tokens
         self.busy_seconds += seconds
         await self._pass(seconds)
         outputs = self.scheduler.complete(step)

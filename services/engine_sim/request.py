@@ -18,9 +18,14 @@ class MediaSpan:
     offset: int
     length: int
 
+    @property
+    def end(self) -> int:
+        """The token after its last."""
+        return self.offset + self.length
+
     def overlaps(self, start: int, end: int) -> bool:
         """Whether any of tokens ``[start, end)`` is the medium's."""
-        return self.offset < end and start < self.offset + self.length
+        return self.offset < end and start < self.end
 
 
 @dataclass(slots=True, eq=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.engine_sim.encoder_cache import EncoderCache
 from services.engine_sim.kv_cache import KvCache
-from services.engine_sim.request import EngineRequest
+from services.engine_sim.request import EngineRequest, MediaSpan
 
 Sampler = Callable[[EngineRequest], int]
 """Gives the next token id of a request whose tokens so far are all computed."""
@@ -32,26 +33,6 @@ class Output:
     finish_reason: str | None
 
 
-class EncoderCache:
-    """Which media's encoder outputs are at hand, by identifier, up to a number of prompt tokens."""
-
-    def __init__(self, capacity_tokens: int) -> None:
-        self._capacity = capacity_tokens
-        self._tokens: OrderedDict[str, int] = OrderedDict()
-        self._used = 0
-
-    def admit(self, identifier: str, tokens: int) -> bool:
-        """Whether the medium must be encoded now; it is at hand afterwards."""
-        if identifier in self._tokens:
-            self._tokens.move_to_end(identifier)
-            return False
-        self._tokens[identifier] = tokens
-        self._used += tokens
-        while self._used > self._capacity and len(self._tokens) > 1:
-            self._used -= self._tokens.popitem(last=False)[1]
-        return True
-
-
 class Scheduler:
     """Running requests first, then waiting ones in order of arrival, within the token budget of a step.
 
@@ -66,7 +47,9 @@ class Scheduler:
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 8192,
         max_model_len: int = 32_768,
+        encoder_cache_tokens: int | None = None,
     ) -> None:
+        """``encoder_cache_tokens``: prompt tokens of media whose encoder outputs are kept; None: a step's tokens."""
         for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if value < 1:
                 raise ValueError(f"{name} is {value}, expected at least 1")
@@ -77,7 +60,9 @@ class Scheduler:
         self.max_model_len = min(max_model_len, (cache.pool.num_blocks - 1) * cache.block_size)
         self.running: list[EngineRequest] = []
         self.waiting: deque[EngineRequest] = deque()
-        self.encoder_cache = EncoderCache(max_num_batched_tokens)
+        self.encoder_cache = EncoderCache(
+            max_num_batched_tokens if encoder_cache_tokens is None else encoder_cache_tokens
+        )
         self.preemptions = 0
 
     @property
@@ -93,6 +78,7 @@ class Scheduler:
         if room < 1:
             raise ValueError(f"the prompt has {request.prompt_tokens} tokens, expected fewer than {self.max_model_len}")
         request.max_tokens = min(request.max_tokens, room)
+        self.encoder_cache.grow(max((span.length for span in request.media), default=0))
         self.waiting.append(request)
 
     def abort(self, request: EngineRequest) -> None:
@@ -113,16 +99,19 @@ class Scheduler:
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            tokens = min(len(request.token_ids) - request.computed_tokens, budget)
+            wanted = min(len(request.token_ids) - request.computed_tokens, budget)
+            tokens, media = self._with_media(request, request.computed_tokens, wanted)
+            index += 1
+            if not tokens:
+                continue
             while not self.cache.allocate(request, tokens):
                 preempted = True
                 victim = self.running.pop()
                 self._preempt(victim)
                 if victim is request:
                     return step
-            self._plan(step, request, tokens)
+            self._plan(step, request, tokens, media)
             budget -= tokens
-            index += 1
         while budget > 0 and self.waiting and not preempted and len(self.running) < self.max_num_seqs:
             planned = self._admit(step, budget)
             if not planned:
@@ -134,6 +123,7 @@ class Scheduler:
         """The step was computed: sample for every request that has caught up with its own tokens."""
         outputs = []
         for request, _ in step.work:
+            self._let_go(request, request.computed_tokens)
             if request.finished or request.computed_tokens < len(request.token_ids):
                 continue
             if request.output_tokens == 0:
@@ -153,8 +143,10 @@ class Scheduler:
         request = self.waiting[0]
         hit = self.cache.look_up(request)
         cached = len(hit) * self.cache.block_size
-        tokens = min(len(request.token_ids) - cached, budget)
-        if not self.cache.allocate(request, tokens, hit, whole=True):
+        tokens, media = self._with_media(request, cached, min(len(request.token_ids) - cached, budget))
+        if not tokens or not self.cache.allocate(request, tokens, hit, whole=True):
+            # What waits must hold nothing that a running request may need the room of.
+            self._let_go(request)
             return 0
         self.waiting.popleft()
         self.running.append(request)
@@ -162,24 +154,52 @@ class Scheduler:
         request.computed_tokens = cached
         if request.cached_tokens is None:
             request.cached_tokens = cached
-        self._plan(step, request, tokens)
+        self._plan(step, request, tokens, media)
         return tokens
 
-    def _plan(self, step: Step, request: EngineRequest, tokens: int) -> None:
+    def _with_media(self, request: EngineRequest, start: int, tokens: int) -> tuple[int, list[MediaSpan]]:
+        """How many tokens from ``start`` a step can compute, and which media it must encode for them.
+
+        It ends before a medium for whose output there is no room now.
+        """
+        encoded: dict[str, MediaSpan] = {}
+        planned = 0
+        if start >= request.prompt_tokens:
+            return tokens, []
+        for span in sorted(request.media, key=lambda span: span.offset):
+            if span.offset >= start + tokens:
+                break
+            if span.end <= start or span.identifier in encoded or self.encoder_cache.use(request, span.identifier):
+                continue
+            if not self.encoder_cache.make_room(span.length, planned):
+                tokens = max(0, span.offset - start)
+                break
+            encoded[span.identifier] = span
+            planned += span.length
+        return tokens, list(encoded.values())
+
+    def _let_go(self, request: EngineRequest, computed: int | None = None) -> None:
+        """Encoder outputs of tokens that are computed are needed no more; None: of all."""
+        for span in request.media:
+            if computed is None or span.end <= computed:
+                self.encoder_cache.release(request, span.identifier)
+
+    def _plan(self, step: Step, request: EngineRequest, tokens: int, media: list[MediaSpan]) -> None:
         start = request.computed_tokens
         end = start + tokens
         if start >= request.prompt_tokens:
             step.decode_sequences += 1
         else:
             step.prefill_tokens += tokens
-        for span in request.media:
-            if span.overlaps(start, end) and self.encoder_cache.admit(span.identifier, span.length):
-                step.vision_tokens += span.length
+        for span in media:
+            self.encoder_cache.take(request, span.identifier, span.length)
+            step.vision_tokens += span.length
         request.computed_tokens = end
         step.work.append((request, tokens))
 
     def _preempt(self, request: EngineRequest) -> None:
         self.cache.free(request)
+        self._let_go(request)
         request.computed_tokens = 0
         request.preemptions += 1
         self.preemptions += 1
@@ -192,4 +212,5 @@ class Scheduler:
 
     def _finish(self, request: EngineRequest, reason: str) -> None:
         request.finish_reason = reason
+        self._let_go(request)
         self.cache.free(request)

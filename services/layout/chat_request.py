@@ -64,13 +64,24 @@ def media_reasons(body: Mapping[str, Any]) -> dict[MediaKind, tuple[Reason, str]
     reasons: dict[MediaKind, tuple[Reason, str]] = {}
     io_kwargs = body.get("media_io_kwargs")
     if io_kwargs:
-        detail = "the request sets media_io_kwargs"
-        named = set(io_kwargs) if isinstance(io_kwargs, dict) else {str(kind) for kind in MediaKind}
-        reasons |= {kind: (Reason.MEDIA_IO_KWARGS, detail) for kind in MediaKind if str(kind) in named}
+        named = io_kwargs if isinstance(io_kwargs, dict) else dict.fromkeys(map(str, MediaKind))
+        reasons |= {
+            kind: (Reason.MEDIA_IO_KWARGS, _io_detail(kind, named[str(kind)]))
+            for kind in MediaKind
+            if str(kind) in named
+        }
     if body.get("mm_processor_kwargs"):
         detail = "the request sets mm_processor_kwargs"
         reasons |= dict.fromkeys(MediaKind, (Reason.MM_PROCESSOR_KWARGS, detail))
     return reasons
+
+
+def _io_detail(kind: MediaKind, given: Any) -> str:
+    """Frames by another rate or number could be taken here too, but an engine then names the medium by a hash of its
+    uuid and the arguments: no event of its blocks would be known as ours.
+    """
+    what = f" ({', '.join(sorted(map(str, given)))})" if isinstance(given, dict) and given else ""
+    return f"the request sets media_io_kwargs for {kind}{what}: the engine gives the medium a name of its own"[:200]
 
 
 def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:

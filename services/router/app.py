@@ -192,6 +192,7 @@ def parameters_of(settings: Settings) -> Parameters:
         request_weight=settings.policy_request_weight,
         temperature=settings.policy_temperature,
         vision_weight=settings.policy_vision_weight,
+        encoder_credit=settings.policy_encoder_credit,
         busy_kv_usage=settings.router_busy_kv_usage,
         busy_waiting=float(settings.router_busy_waiting),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.decision import Decision, Outcome
+from services.router.cost import vision_work
 from services.router.ledger import Booking
 from services.router.slots import SlotEpoch
 
@@ -24,12 +25,15 @@ def booking_of(decision: Decision) -> Booking | None:
         return None
     size = decision.block_size
     cached = min(decision.overlap_predicted, max(0, decision.prompt_tokens - 1) // size) * size
-    vision = decision.candidates[0].vision_tokens if decision.candidates else 0
-    weight = decision.parameters.get("vision_weight", 1.0)
+    vision = 0.0
+    if decision.candidates:
+        chosen, used = decision.candidates[0], decision.parameters
+        weight, credit = used.get("vision_weight", 1.0), used.get("encoder_credit", 1.0)
+        vision = vision_work(chosen.vision_tokens, chosen.encoder_tokens, weight, credit)
     return Booking(
         life=life,
         index=(decision.model, size),
-        prefill_tokens=round(decision.prompt_tokens - cached + weight * vision),
+        prefill_tokens=round(decision.prompt_tokens - cached + vision),
         addresses=decision.addresses,
         unaddressed_blocks=max(0, decision.total_blocks - len(decision.addresses)),
         deadline_ms=decision.deadline_ms,

@@ -6,7 +6,8 @@
 
 ``cached`` are the tokens of the usable overlap, a host block counting 0.75 and a disk block 0.25; ``credit`` are its
 blocks by the credits of their tiers. Blocks that are only predicted count as device blocks. ``vision`` are the tokens
-of media that are not resident as a whole, by their own weight: the encoder must run for them.
+of media that are not resident as a whole, by their own weight: the encoder must run for them, unless the slot still
+holds what it made of them: such tokens are taken off by the encoder credit (1: they cost no vision work at all).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Reuse:
     credit: float
     """Blocks taken off the prefill."""
     vision_tokens: int
+    encoder_tokens: int
+    """Of the vision tokens: those of media whose encoder output is held."""
     prefill_tokens: float
     """Tokens of the prompt in the prefill term, vision work included; cached blocks of dear tiers count in part."""
     new_prefill_tokens: int
@@ -55,12 +58,12 @@ class Terms:
 
 def cost_terms(prompt: Prompt, slots: Sequence[SlotView], parameters: Parameters) -> list[Terms]:
     """The terms of all slots. Of a thousand most hold nothing of the prompt: what is the same is reckoned once."""
-    known: dict[tuple[int, Overlap, int], Reuse] = {}
+    known: dict[tuple[int, Overlap, int, frozenset[int]], Reuse] = {}
     scale, weight = parameters.prefill_scale, parameters.request_weight
     found: list[Terms] = []
     for slot in slots:
         size = slot.block_size
-        held = (size, slot.overlap, slot.overlap_predicted)
+        held = (size, slot.overlap, slot.overlap_predicted, slot.encoder)
         reuse = known.get(held)
         if reuse is None:
             reuse = known[held] = _reuse(prompt, slot, parameters)
@@ -81,7 +84,8 @@ def _reuse(prompt: Prompt, slot: SlotView, parameters: Parameters) -> Reuse:
     cached = (device + HOST_TOKENS * host + DISK_TOKENS * disk) * size
     cached_tokens = counted.blocks * size
     vision = prompt.vision_tokens(cached_tokens)
-    weighted_vision = parameters.vision_weight * vision
+    encoded = prompt.encoder_tokens(cached_tokens, slot.encoder)
+    weighted_vision = vision_work(vision, encoded, parameters.vision_weight, parameters.encoder_credit)
     return Reuse(
         confirmed=confirmed,
         usable=prompt.usable(confirmed.blocks, size),
@@ -89,9 +93,15 @@ def _reuse(prompt: Prompt, slot: SlotView, parameters: Parameters) -> Reuse:
         predicted=predicted,
         credit=parameters.overlap_credit * device + parameters.host_credit * host + parameters.disk_credit * disk,
         vision_tokens=vision,
+        encoder_tokens=encoded,
         prefill_tokens=max(0.0, prompt.prompt_tokens - cached) + cached + weighted_vision,
         new_prefill_tokens=round(max(0, prompt.prompt_tokens - cached_tokens) + weighted_vision),
     )
+
+
+def vision_work(vision_tokens: int, encoder_tokens: int, weight: float, credit: float) -> float:
+    """Prefill tokens that the vision encoder's work counts as."""
+    return weight * max(0.0, vision_tokens - credit * encoder_tokens)
 
 
 def _with_predicted(confirmed: Overlap, predicted: int) -> Overlap:

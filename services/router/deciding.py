@@ -45,7 +45,10 @@ def prompt_of(expanded: Expanded, attempt: int = 1) -> Prompt:
         addresses=expanded.addresses,
         lora=expanded.lora,
         session_id=expanded.session_id,
-        media=tuple(Medium(span.offset + span.length, span.vision_tokens) for span in expanded.spans),
+        media=tuple(
+            Medium(span.offset + span.length, span.vision_tokens, forwarded_identity(expanded, span.item))
+            for span in expanded.spans
+        ),
         unplaced_vision_tokens=max(0, expanded.vision_tokens - placed),
     )
 
@@ -178,6 +181,7 @@ def _candidate(scored: Scored) -> Candidate:
         active_requests=slot.active_requests,
         new_decode_blocks=terms.new_decode_blocks,
         vision_tokens=terms.reuse.vision_tokens,
+        encoder_tokens=terms.reuse.encoder_tokens,
         prefill_cost=terms.prefill_cost,
         decode_cost=terms.decode_cost,
         request_cost=terms.request_cost,

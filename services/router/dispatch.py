@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schemas.decision import Decision, Mode
 from schemas.expanded import Expanded
+from schemas.media import MediaItem
 from schemas.work import Response, Work, WorkMedia
 from services.router.booking import life_of
 from services.router.deciding import forwarded_identity
@@ -29,20 +30,25 @@ def work_of(expanded: Expanded, decision: Decision) -> Work:
         stream=expanded.stream,
         body=expanded.body,
         body_claim=expanded.body_claim,
-        media=[
-            WorkMedia(
-                kind=medium.kind,
-                message=medium.message,
-                part=medium.part,
-                identity=forwarded_identity(expanded, item),
-                claim=medium.claim,
-            )
-            for item, medium in enumerate(expanded.media)
-        ],
+        media=[_work_medium(expanded, item, medium) for item, medium in enumerate(expanded.media)],
         reply_to=expanded.reply_to,
         deadline_ms=expanded.deadline_ms,
         created_at_ms=expanded.created_at_ms,
         decided_at_ms=decision.now_ms,
+    )
+
+
+def _work_medium(expanded: Expanded, item: int, medium: MediaItem) -> WorkMedia:
+    identity = forwarded_identity(expanded, item)
+    span = next((span for span in expanded.spans if span.item == item), None) if identity is not None else None
+    return WorkMedia(
+        kind=medium.kind,
+        message=medium.message,
+        part=medium.part,
+        identity=identity,
+        claim=medium.claim,
+        tokens=span.length if span is not None else None,
+        end=span.offset + span.length if span is not None else None,
     )
 
 
@@ -87,6 +93,7 @@ def route_of(decision: Decision) -> dict[str, object]:
                 "dp_rank": candidate.dp_rank,
                 "overlap_blocks": candidate.overlap_device + candidate.overlap_host + candidate.overlap_disk,
                 "overlap_predicted": candidate.overlap_predicted,
+                "encoder_tokens": candidate.encoder_tokens,
                 "cost": candidate.cost,
             }
             for candidate in decision.candidates

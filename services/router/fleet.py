@@ -32,6 +32,8 @@ class SlotState:
     healthy: bool
     reported: dict[str, float] = field(default_factory=dict)
     snapshot: Position | None = None
+    encoder: frozenset[int] = frozenset()
+    """Media whose encoder outputs the slot holds, by identity."""
 
 
 class Fleet:
@@ -87,6 +89,7 @@ class Fleet:
             healthy=beat.healthy,
             reported={"running": load.running, "waiting": load.waiting, "kv_usage": load.kv_usage},
             snapshot=beat.snapshot,
+            encoder=frozenset(beat.encoder),
         )
 
     def lives(self) -> Iterator[tuple[SlotEpoch, Worker]]:

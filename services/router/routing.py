@@ -211,6 +211,7 @@ class Routing:
             dp_rank=decision.dp_rank,
             overlap_blocks=decision.overlap_confirmed,
             overlap_predicted=decision.overlap_predicted,
+            encoder_tokens=decision.candidates[0].encoder_tokens if decision.candidates else 0,
             total_blocks=decision.total_blocks,
             mode=decision.mode.value,
             reason=decision.reason.value if decision.reason is not None else None,

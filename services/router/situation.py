@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.router.slots import NO_OVERLAP, Overlap, SlotEpoch
@@ -14,6 +14,8 @@ class Medium:
 
     end: int
     vision_tokens: int
+    identity: int | None = None
+    """As the engine is told it; None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,19 @@ class Prompt:
             return self.unplaced_vision_tokens
         return self.unplaced_vision_tokens + sum(m.vision_tokens for m in self.media if m.end > cached_tokens)
 
+    def encoder_tokens(self, cached_tokens: int, held: Collection[int]) -> int:
+        """Of these, tokens of media whose encoder output is held: they are filled without running the encoder."""
+        if not held:
+            return 0
+        return sum(m.vision_tokens for m in self.media if m.end > cached_tokens and m.identity in held)
+
+    @property
+    def identities(self) -> frozenset[int]:
+        """Media by the identities engines know them by. With a LoRA an encoder's output may be another: none."""
+        if self.lora:
+            return frozenset()
+        return frozenset(medium.identity for medium in self.media if medium.identity is not None)
+
 
 @dataclass(slots=True)
 class SlotView:
@@ -61,6 +76,8 @@ class SlotView:
     reported: Mapping[str, float] = field(default_factory=dict)
     overlap: Overlap = NO_OVERLAP
     overlap_predicted: int = 0
+    encoder: frozenset[int] = frozenset()
+    """Media of this prompt whose encoder outputs the slot still holds, by identity."""
     uncertain: bool = False
     upper_bound: bool = False
     """The engine may reuse less of the overlap than its events say."""
@@ -82,6 +99,7 @@ class Parameters:
     request_weight: float = 0.0
     temperature: float = 0.0
     vision_weight: float = 1.0
+    encoder_credit: float = 1.0
     busy_kv_usage: float = 1.0
     busy_waiting: float = 1_000_000
     prefill_rate: float = 8000.0

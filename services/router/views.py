@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from schemas.expanded import Expanded
 from schemas.worker import WorkerState
+from services.router.deciding import prompt_of
 from services.router.fleet import Fleet
 from services.router.kv_projection import NOTHING_HELD, CacheMatch, KvProjection
 from services.router.ledger import Ledger
 from services.router.predicted import Predicted
 from services.router.situation import SlotView
 from services.router.slots import SlotEpoch
+
+NOTHING_ENCODED: frozenset[int] = frozenset()
 
 
 class Surroundings:
@@ -42,6 +45,7 @@ class Surroundings:
             name = member.life.worker_id
             requests[name] = requests.get(name, 0) + load.requests
         states = self.fleet.states
+        identities = prompt_of(expanded).identities if expanded.spans else frozenset()
         views = []
         for member, load in zip(members, loads, strict=True):
             life, worker = member.life, member.worker
@@ -64,6 +68,7 @@ class Surroundings:
                     reported=state.reported if state is not None else {},
                     overlap=held.overlap,
                     overlap_predicted=predicted[size].get(life, 0) if size in predicted else 0,
+                    encoder=identities & state.encoder if identities and state is not None else NOTHING_ENCODED,
                     uncertain=held.uncertain,
                     upper_bound=held.upper_bound,
                     active_prefill_tokens=load.prefill_tokens,

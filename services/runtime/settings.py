@@ -141,6 +141,9 @@ class Settings(BaseModel):
     policy_request_weight: float = Field(default=0.0, ge=0)
     policy_temperature: float = Field(default=0.0, ge=0)
     policy_vision_weight: float = Field(default=1.0, ge=0, description="prefill tokens one vision token counts as")
+    policy_encoder_credit: float = Field(
+        default=1.0, ge=0, le=1, description="part of a medium's vision work taken off where its encoder output is held"
+    )
     router_max_attempts: int = Field(default=3, ge=1)
     router_busy_kv_usage: float = Field(default=1.0, gt=0, description="slots above this reported usage are not chosen")
     router_busy_waiting: int = Field(default=1_000_000, ge=0, description="slots with more waiting are not chosen")
@@ -157,5 +160,11 @@ class Settings(BaseModel):
     worker_model_dir: Path | None = Field(default=None, description="model folder for the probes; default: models")
     worker_video_pruning: tuple[float, ...] = Field(
         default=(), description="values of --video-pruning-rate the engine may run with; probing says which"
+    )
+    worker_encoder_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="media tokens vLLM's encoder cache takes at least (its --max-num-batched-tokens), if all its "
+        "requests come through this agent; 0: no encoder credit",
     )
     worker_max_concurrency: int = Field(default=256, ge=1)

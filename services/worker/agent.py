@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -159,7 +160,7 @@ class Agent:
         if self._overwritten:
             self._overwritten = False
             await self._register(life)
-        beats = await life.beats()
+        beats = await life.beats(self._executor.encoded)
         AGENT_RUNNING.labels(self.worker_id).set(self._executor.running)
         for slot in life.slots:
             observe(slot)
@@ -191,14 +192,25 @@ class Agent:
         await life.begin()
         watch = Watch(slots) if any(slot.follows for slot in slots) else None
         life.contract = await self._proving.contract(facts, layout, watch)
-        self._executor.begin(epoch, ranks=len(slots))
+        self._executor.begin(epoch, ranks=len(slots), encoder_tokens=self._encoder_tokens())
         await self._register(life)
         self.registered = True
         await self.beat()
         return life
 
+    def _encoder_tokens(self) -> int:
+        """Room of each rank's encoder cache, where it follows a rule we know."""
+        stated = self._settings.worker_encoder_tokens
+        if stated and not self._kind.keeps_encoder_outputs:
+            self._host.log.warning(
+                "KVROUTE_WORKER_ENCODER_TOKENS is set, but what this engine's encoder cache keeps is not known",
+                worker=self.worker_id, engine=self._kind.name,
+            )  # fmt: skip
+            return 0
+        return stated
+
     def _slots(self, epoch: int, facts: EngineFacts, ears: list[Ear]) -> list[Slot]:
-        return [
+        slots = [
             Slot(
                 SlotName(self.worker_id, ear.rank, epoch, facts.model, facts.block_size), ear.stream, ear.decoder,
                 self._host.sender, self._host.clock,
@@ -206,6 +218,9 @@ class Agent:
             )
             for ear in ears
         ]  # fmt: skip
+        for slot in slots:
+            slot.translator.on_reset = partial(self._executor.caches_cleared, slot.name.dp_rank)
+        return slots
 
     async def _layout(self, model: str, max_model_len: int | None) -> ModelLayout | CardError:
         try:

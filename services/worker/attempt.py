@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 from schemas.lifecycle import Lifecycle
@@ -20,6 +22,7 @@ from services.runtime.metrics import AGENT_FACTS
 from services.runtime.offload import run_alone
 from services.runtime.refusal import cancelled, deadline_exceeded
 from services.runtime.topics import LIFECYCLE
+from services.worker.encoder_outputs import EncoderOutputs, SentMedium
 from services.worker.engine_body import EngineRequest, build
 from services.worker.facts import Facts
 from services.worker.forward import Outcome, PostsChat, forward
@@ -28,6 +31,9 @@ from services.worker.reply import Reply
 
 INLINE_BYTES = 256 << 10
 """Bodies above are built in a thread."""
+
+ABORT_SECONDS = 5.0
+"""An engine may go on with a request that was broken off for so long, and use its media."""
 
 _log = get_logger("worker.attempt")
 
@@ -65,6 +71,8 @@ class Tools:
     blobs: Blobs
     names: Names
     ranks: int = 1
+    outputs: Sequence[EncoderOutputs] = ()
+    """By rank."""
 
 
 class Attempt:
@@ -165,7 +173,24 @@ class Attempt:
     # The engine's side
 
     async def _forward(self) -> Outcome:
-        return await forward(self._tools.engine, await self._prepare(), self)
+        request = await self._prepare()
+        rank, by_rank = self.work.dp_rank, self._tools.outputs
+        if not 0 <= rank < len(by_rank):
+            return await forward(self._tools.engine, request, self)
+        outputs, outcome = by_rank[rank], Outcome()
+        sending = outputs.sending(sent_media(self.work))
+        try:
+            outcome = await forward(self._tools.engine, request, self)
+        finally:
+            usage = outcome.usage
+            cached = usage.cached_tokens if usage is not None else None
+            whole = usage is not None and outcome.error is None
+            ended = partial(outputs.answered, sending, cached, whole=whole)
+            if whole:
+                ended()
+            else:
+                asyncio.get_running_loop().call_later(ABORT_SECONDS, ended)
+        return outcome
 
     async def first_token(self) -> None:
         """Output has begun: a fact that waits for nobody."""
@@ -216,6 +241,14 @@ class Attempt:
 
     def _now(self) -> int:
         return self._tools.clock.now_ms()
+
+
+def sent_media(work: Work) -> list[SentMedium]:
+    """A work order's media as the engine's encoder meets them. With a LoRA they may have outputs of their own."""
+    return [
+        SentMedium(None if work.lora or medium.end is None else medium.identity, medium.tokens, medium.end or 0)
+        for medium in work.media
+    ]
 
 
 def _error(refused: Refused) -> ResponseError:

@@ -15,6 +15,7 @@ from services.runtime.errors import BadRecord, Refused
 from services.runtime.logs import get_logger
 from services.runtime.topics import LIFECYCLE
 from services.worker.attempt import Attempt, End, Tools
+from services.worker.encoder_outputs import EncoderOutputs
 from services.worker.facts import Facts
 from services.worker.patience import send_patiently
 from services.worker.remembered import Remembered
@@ -50,10 +51,24 @@ class Executor:
         self._attempts: dict[Slotted, Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, epoch: int, *, ranks: int) -> None:
-        """From now on this epoch's work is run, on an engine of so many ranks."""
+    def begin(self, epoch: int, *, ranks: int, encoder_tokens: int = 0) -> None:
+        """From now on this epoch's work is run, on an engine of so many ranks, whose caches are empty.
+
+        ``encoder_tokens``: what each rank's encoder cache takes; 0: not known.
+        """
         self.epoch = epoch
-        self.tools = replace(self.tools, ranks=ranks)
+        self.tools = replace(
+            self.tools, ranks=ranks, outputs=tuple(EncoderOutputs(encoder_tokens) for _ in range(ranks))
+        )
+
+    def encoded(self, rank: int) -> list[int]:
+        """Identities of media whose encoder outputs a rank surely holds, the latest used first."""
+        return self.tools.outputs[rank].held if rank < len(self.tools.outputs) else []
+
+    def caches_cleared(self, rank: int) -> None:
+        """A rank dropped its caches, or may have."""
+        if rank < len(self.tools.outputs):
+            self.tools.outputs[rank].clear()
 
     @property
     def running(self) -> int:

@@ -70,6 +70,8 @@ class EngineKind(ABC):
     name: ClassVar[str]
     tokenizes: ClassVar[bool]
     """Whether it tells a chat's token ids, media expanded; else its layout is proven by its events."""
+    keeps_encoder_outputs: ClassVar[bool] = False
+    """Whether encoder outputs stay after a request, found by the media's names, by vLLM's rule."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -99,6 +101,7 @@ class Vllm(EngineKind):
 
     name = "vllm"
     tokenizes = True
+    keeps_encoder_outputs = True
 
     def engine(self) -> Engine:
         """Its HTTP server."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from schemas.control import Control
@@ -92,8 +92,11 @@ class Life:
             contract=self.contract, limits=limits, at_ms=self._clock.now_ms(), agent=agent,
         )  # fmt: skip
 
-    async def beats(self) -> list[Heartbeat]:
-        """A heartbeat for each slot; load as the engine reports it right now, or as it last did."""
+    async def beats(self, encoded: Callable[[int], list[int]] = lambda rank: []) -> list[Heartbeat]:
+        """A heartbeat for each slot; load as the engine reports it right now, or as it last did.
+
+        ``encoded`` gives, for a rank, the media whose encoder outputs it holds.
+        """
         answering = True
         try:
             metrics = await self._engine.metrics()
@@ -106,6 +109,7 @@ class Life:
                 worker_id=self._worker_id, dp_rank=slot.name.dp_rank, epoch=self.epoch, at_ms=self._clock.now_ms(),
                 healthy=self.healthy and answering, load=self._loads.get(slot.name.dp_rank, Load()),
                 snapshot=slot.publisher.snapshot, seq=slot.publisher.last_seq,
+                encoder=encoded(slot.name.dp_rank),
             )
             for slot in self.slots
         ]  # fmt: skip

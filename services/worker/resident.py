@@ -3,6 +3,11 @@
 A block is published only while all its ancestors are resident in some tier, so whoever finds an address in the set
 knows that the whole prefix is there, and may search it by galloping. The change log keeps the set closed after every
 single address: parents are stored before children, children removed before parents.
+
+Most of what happens between two records happens in the device tier alone. Of such a stretch only what is left of it is
+told, first what was stored, then what was removed: what came and went again is nobody's business, and two long lists
+are cheaper for everybody than a hundred short ones. The set stays closed: what is stored at the end of the stretch has
+its parents there since before it or above it in the list; what is gone lost its children before it.
 """
 
 from __future__ import annotations
@@ -45,11 +50,18 @@ class ResidentSet:
         self._published: tuple[set[int], ...] = tuple(set() for _ in TIERS)
         self._xor = [0] * len(TIERS)
         self._log: list[Change] = []
-        self.pending = 0
-        """Addresses in the change log (a cleared tier counts one)."""
+        self._logged = 0
+        self._stored: dict[int, None] = {}
+        self._removed: dict[int, None] = {}
+        """What is left of the device tier's changes since the last one in the log, in order."""
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def pending(self) -> int:
+        """Addresses that changed since the last drain (a cleared tier counts one)."""
+        return self._logged + len(self._stored) + len(self._removed)
 
     def published(self, tier: Tier) -> set[int]:
         """The addresses published in a tier (the live set: not to be changed)."""
@@ -91,12 +103,14 @@ class ResidentSet:
         """One engine block with this address left a tier. Raises KeyError when none was there."""
         index = _INDEX[tier]
         node = self._nodes[address]
-        if not node.held[index]:
+        held = node.held
+        count = held[index]
+        if not count:
             raise KeyError(f"address {address:016x} is not held in tier {tier}")
-        node.held[index] -= 1
-        if node.held[index]:
+        held[index] = count - 1
+        if count > 1:
             return
-        if any(node.held):
+        if any(held):
             if node.published:
                 self._drop(address, index)
             return
@@ -115,13 +129,23 @@ class ResidentSet:
             if self._published[index]:
                 self._published[index].clear()
                 self._xor[index] = 0
+                self._seal()
                 self._log.append(Change(KvOp.CLEARED, tier, []))
-                self.pending += 1
+                self._logged += 1
 
     def drain(self) -> list[Change]:
         """What changed since the last call, in order."""
-        log, self._log, self.pending = self._log, [], 0
+        self._seal()
+        log, self._log, self._logged = self._log, [], 0
         return log
+
+    def _seal(self) -> None:
+        """Write down what is left of the device tier's changes."""
+        for op, addresses in ((KvOp.STORED, self._stored), (KvOp.REMOVED, self._removed)):
+            if addresses:
+                self._log.append(Change(op, TIERS[0], list(addresses)))
+                self._logged += len(addresses)
+                addresses.clear()
 
     def _is_published(self, address: int) -> bool:
         node = self._nodes.get(address)
@@ -160,15 +184,26 @@ class ResidentSet:
     def _store(self, address: int, index: int) -> None:
         self._published[index].add(address)
         self._xor[index] ^= address
-        self._record(KvOp.STORED, index, address)
+        if index:
+            self._record(KvOp.STORED, index, address)
+        elif address in self._removed:
+            del self._removed[address]
+        else:
+            self._stored[address] = None
 
     def _drop(self, address: int, index: int) -> None:
         self._published[index].discard(address)
         self._xor[index] ^= address
-        self._record(KvOp.REMOVED, index, address)
+        if index:
+            self._record(KvOp.REMOVED, index, address)
+        elif address in self._stored:
+            del self._stored[address]
+        else:
+            self._removed[address] = None
 
     def _record(self, op: KvOp, index: int, address: int) -> None:
-        self.pending += 1
+        self._seal()
+        self._logged += 1
         log = self._log
         if log:
             last = log[-1]

@@ -9,6 +9,7 @@ copy's coming and going.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from xxhash import xxh3_64_intdigest
 
@@ -39,6 +40,8 @@ class Translator:
         self._watched: set[int] = set()
         self.seen: set[int] = set()
         """Watched identities that came back in an event."""
+        self.on_reset: Callable[[], None] = lambda: None
+        """Told when nothing is known to be resident any more."""
 
     @property
     def unknown(self) -> int:
@@ -79,6 +82,7 @@ class Translator:
         for copies in self._copies.values():
             copies.clear()
         self.resident.clear()
+        self.on_reset()
 
     def _stored(self, event: Stored) -> None:
         hashes = event.hashes
@@ -162,7 +166,10 @@ class Translator:
             else:
                 del copies[engine_hash]
                 self.resident.remove(self._known[engine_hash][0], event.tier)
-                if not any(engine_hash in others for others in self._copies.values()):
+                for others in self._copies.values():
+                    if engine_hash in others:
+                        break
+                else:
                     del self._known[engine_hash]
 
 

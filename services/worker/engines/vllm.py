@@ -23,7 +23,17 @@ class VllmEvents:
     def decode(self, payload: bytes) -> Batch:
         """One batch. Raises EngineEventError when the payload is not a batch of KV events."""
         batch = decode_batch(payload)
-        return Batch(batch.ts, [self._neutral(event) for event in batch.events], batch.rank)
+        events: list[Event] = []
+        for event in batch.events:
+            neutral = self._neutral(event)
+            if isinstance(neutral, Removed) and events:
+                # One event a block is how an engine under eviction speaks: sixteen of them are one removal.
+                last = events[-1]
+                if isinstance(last, Removed) and last.tier is neutral.tier and last.group == neutral.group:
+                    last.hashes += neutral.hashes
+                    continue
+            events.append(neutral)
+        return Batch(batch.ts, events, batch.rank)
 
     def reset(self) -> None:
         """Nothing is remembered here."""

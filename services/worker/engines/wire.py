@@ -7,6 +7,8 @@ oldest form is a prefix of the newest; unknown trailing fields and unknown map k
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,15 +77,28 @@ class _Batch(msgspec.Struct, array_like=True, gc=False):
     data_parallel_rank: int | None = None
 
 
+class _Maps(msgspec.Struct, array_like=True, gc=False):
+    ts: float
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    data_parallel_rank: int | None = None
+
+
+class _Arrays(msgspec.Struct, array_like=True, gc=False):
+    ts: float
+    events: list[_StoredArray | _RemovedArray | _ClearedArray]
+    data_parallel_rank: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class WireBatch:
     """One decoded payload."""
 
     ts: float
-    events: list[WireEvent]
+    events: Sequence[WireEvent]
     rank: int | None
 
 
+_whole = (msgspec.msgpack.Decoder(_Maps), msgspec.msgpack.Decoder(_Arrays))
 _batches = msgspec.msgpack.Decoder(_Batch)
 _maps = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
 _arrays = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
@@ -93,6 +108,11 @@ _KNOWN = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
 
 def decode_batch(payload: bytes) -> WireBatch:
     """Decode one ZMQ payload frame. Raises EngineEventError naming what was found instead of a batch or an event."""
+    for decoder in _whole:
+        # Nearly all batches hold known events of one form, and are read at once.
+        with contextlib.suppress(*_UNDECODABLE):
+            whole = decoder.decode(payload)
+            return WireBatch(whole.ts, whole.events, whole.data_parallel_rank)
     try:
         batch = _batches.decode(payload)
     except _UNDECODABLE as error:

@@ -166,7 +166,7 @@ async def fleet(settings: Settings, layouter: Layouter) -> AsyncIterator[StartFl
             stack.push_async_callback(engine.stop)
             own = settings.model_copy(
                 update={"worker_id": "w1", "worker_engine_url": engine.http_url, "worker_model_dir": MODEL,
-                        "heartbeat_seconds": 0.2}
+                        "heartbeat_seconds": 0.2, "worker_encoder_tokens": 4096}
             )  # fmt: skip
             async with Admin(own) as admin:
                 await admin.create([(REPLIES, RESPONSES)])

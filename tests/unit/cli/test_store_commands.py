@@ -6,14 +6,14 @@ import pytest
 
 from services.audit.explain import Attempt
 from services.cli import exits
-from services.cli.explained import cost_bar, why
+from services.cli.explained import candidates_table, cost_bar, why
 from tests.fakes.cli import shape
 
 
 def test_db_upgrade_makes_the_schema_and_is_repeatable(kvroute, tmp_path, monkeypatch):
     monkeypatch.setenv("KVROUTE_DATABASE_URL", f"sqlite:///{tmp_path}/new.sqlite3")
-    assert kvroute("db", "upgrade").value["after"] == "0001"
-    assert kvroute("db", "upgrade").value["before"] == "0001"
+    assert kvroute("db", "upgrade").value["after"] == "0002"
+    assert kvroute("db", "upgrade").value["before"] == "0002"
     assert "already" in kvroute("db", "upgrade", "--table").out
 
 
@@ -115,6 +115,25 @@ class TestExplain:
         assert "example.com/a.png" in out
         assert "first token after 80 ms" in out
 
+    def test_encoder_outputs_stand_apart_from_the_overlap(self, kvroute):
+        out = kvroute("explain", "hit", "--table").out
+        assert "to see tok" not in out, "a prompt without media to encode"
+        row = {"vision_tokens": 300, "encoder_tokens": 300, "chosen": True, "worker_id": "w1", "cost": 5.125}
+        row |= dict.fromkeys(("overlap_device", "overlap_host", "overlap_disk", "overlap_predicted", "dp_rank"), 0)
+        row |= dict.fromkeys(("active_prefill_tokens", "active_decode_blocks", "active_requests"), 0)
+        row |= {"uncertain": False} | candidate(5.125)
+        decision = {
+            "outcome": "routed", "worker_id": "w1", "overlap_confirmed": 0, "overlap_predicted": 0, "total_blocks": 8,
+            "ties": 1, "candidate_count": 1,
+        }  # fmt: skip
+        attempt = Attempt(1, decision, [row], None)
+        assert why(attempt) == (
+            "w1 holds 0 of 8 blocks, the encoder output of 300 media tokens and costs 5.12 blocks; "
+            "there was no other candidate"
+        )
+        headings = [column.header for column in candidates_table(attempt).columns]
+        assert headings[2:6] == ["overlap", "+ recent", "to see tok", "encoded"]
+
     def test_where_exactness_ends_and_what_was_mispredicted(self, kvroute):
         out = kvroute("explain", "short", "--table").out
         assert "exact_prefix" not in out
@@ -162,7 +181,9 @@ def test_no_cost_at_all_draws_nothing():
 def attempt(**decision):
     values = {"outcome": "routed", "worker_id": "w1", "overlap_confirmed": 2, "overlap_predicted": 2, "total_blocks": 8,
               "ties": 1, "candidate_count": 2}  # fmt: skip
-    rows = [{"chosen": True, "worker_id": "w1", "cost": 1.0}, {"chosen": False, "worker_id": "w2", "cost": 1.0}]
+    rows = [
+        {"chosen": worker == "w1", "worker_id": worker, "cost": 1.0, "encoder_tokens": 0} for worker in ("w1", "w2")
+    ]
     return Attempt(1, values | decision, rows, None)
 
 

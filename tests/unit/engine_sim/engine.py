@@ -27,13 +27,16 @@ def cache(num_blocks: int = 100, block_size: int = BLOCK) -> KvCache:
     return KvCache(num_blocks, BlockHasher(block_size))
 
 
-def scheduler(num_blocks: int = 100, *, budget: int = 8192, seqs: int = 256, block_size: int = BLOCK) -> Scheduler:
+def scheduler(
+    num_blocks: int = 100, *, budget: int = 8192, seqs: int = 256, block_size: int = BLOCK, encoder: int | None = None
+) -> Scheduler:
     """Samples the number of the token: 9000, 9001, …"""
     return Scheduler(
         cache(num_blocks, block_size),
         lambda waiting: 9000 + waiting.output_tokens,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
+        encoder_cache_tokens=encoder,
     )
 
 

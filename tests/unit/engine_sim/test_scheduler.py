@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.engine_sim.events import BlockStored
 from services.engine_sim.request import MediaSpan
-from services.engine_sim.scheduler import EncoderCache, Scheduler
+from services.engine_sim.scheduler import Scheduler
 from tests.unit.engine_sim.engine import cache, prompt, request, run, scheduler, step, stored_tokens
 
 
@@ -119,9 +119,71 @@ def test_media_are_encoded_when_their_tokens_are_computed_and_not_while_at_hand(
         engine.complete(planned)
 
 
-def test_the_encoder_keeps_what_fits() -> None:
-    at_hand = EncoderCache(10)
-    assert [at_hand.admit(name, 6) for name in ("a", "a", "b", "b", "a")] == [True, False, True, False, True]
+def test_a_medium_is_encoded_again_only_when_its_output_had_to_give_way() -> None:
+    """Block size 4, prompts that share nothing but their media: the encoder's outputs alone are found again."""
+    engine = scheduler(encoder=12)
+
+    def encoded(first: int, *names: str) -> int:
+        media = [MediaSpan("image", name, 6 * place, 6) for place, name in enumerate(names)]
+        engine.add(request([first] * (6 * len(names) + 1), media=media))
+        planned = engine.schedule()
+        engine.complete(planned)
+        return planned.vision_tokens
+
+    assert [encoded(1, "A"), encoded(2, "B"), encoded(3, "A")] == [6, 6, 0]
+    assert encoded(4, "C") == 6, "B gave way, for A was used later"
+    assert [encoded(5, "A"), encoded(6, "B")] == [0, 6]
+    assert encoded(7, "D", "D") == 6, "twice in a prompt, encoded once"
+
+
+def test_media_whose_prompt_is_cached_are_not_looked_for() -> None:
+    engine = scheduler(encoder=6)
+    tokens = prompt(0, 9)
+    run(engine, request(tokens, media=[MediaSpan("image", "A", 0, 8)]))
+    run(engine, request(prompt(50, 9), media=[MediaSpan("image", "B", 0, 6)]))
+    assert "A" not in engine.encoder_cache
+    again = request(tokens, "again", media=[MediaSpan("image", "A", 0, 8)])
+    engine.add(again)
+    planned = engine.schedule()
+    assert (planned.prefill_tokens, planned.vision_tokens) == (1, 0)
+    assert "B" in engine.encoder_cache
+
+
+def test_a_step_ends_before_a_medium_whose_output_finds_no_room() -> None:
+    engine = scheduler(budget=16, encoder=8)
+    asked = request(prompt(0, 30), media=[MediaSpan("image", "A", 2, 8), MediaSpan("image", "B", 12, 8)])
+    engine.add(asked)
+    steps = []
+    while not asked.finished:
+        planned = engine.schedule()
+        steps.append((asked.computed_tokens, planned.vision_tokens))
+        engine.complete(planned)
+    assert steps == [(12, 8), (28, 8), (30, 0)]
+
+
+def test_what_runs_keeps_its_media_at_hand() -> None:
+    """A's tokens take two steps: until they are computed its output stays, and B waits for the room."""
+    engine = scheduler(budget=6, encoder=8)
+    first = request(prompt(0, 9), "1", max_tokens=2, media=[MediaSpan("image", "A", 0, 8)])
+    second = request(prompt(50, 9), "2", media=[MediaSpan("image", "B", 0, 8)])
+    engine.add(first)
+    engine.complete(engine.schedule())
+    engine.add(second)
+    planned = engine.schedule()
+    assert [(asked.request_id, tokens) for asked, tokens in planned.work] == [("1", 3)]
+    engine.complete(planned)
+    assert engine.schedule().vision_tokens == 8
+    assert "A" not in engine.encoder_cache
+
+
+def test_what_is_aborted_lets_go_of_its_media() -> None:
+    engine = scheduler(budget=4, encoder=8)
+    asked = request(prompt(0, 9), media=[MediaSpan("image", "A", 0, 8)])
+    engine.add(asked)
+    engine.complete(engine.schedule())
+    assert not engine.encoder_cache.make_room(4)
+    engine.abort(asked)
+    assert engine.encoder_cache.make_room(4)
 
 
 @settings(max_examples=60, deadline=None)

@@ -137,6 +137,16 @@ class TestItemsThatAreNotExact:
         if reason:
             assert text_before(found).endswith("a<|vision_start|>")
 
+    def test_other_frames_than_the_deployments_are_said_with_what_was_asked_for(self) -> None:
+        """The sampling rule could take them; the name the engine then gives the video nobody else can tell."""
+        video = MediaShape(MediaKind.VIDEO, 64, 64, frames=4, fps=2.0, frame_indices=(0, 1, 2, 3))
+        for asked, named in (({"num_frames": 8, "fps": 1}, " (fps, num_frames)"), ({}, ""), (None, "")):
+            found = view(chat("a", VIDEO, media_io_kwargs={"video": asked}), video)
+            assert found.reason is Reason.MEDIA_IO_KWARGS
+            assert f"media_io_kwargs for video{named}: the engine gives" in (found.detail or "")
+        other = view(chat("a", VIDEO, media_io_kwargs={"image": {"num_frames": 8}}), video)
+        assert other.reason is not Reason.MEDIA_IO_KWARGS
+
     def test_bounds_in_the_request_still_make_a_better_estimate(self) -> None:
         found = view(chat(IMAGE, mm_processor_kwargs={"min_pixels": 112 * 112}), SMALL)
         assert (found.reason, found.vision_tokens) == (Reason.MM_PROCESSOR_KWARGS, 16)

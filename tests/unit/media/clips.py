@@ -14,9 +14,12 @@ import numpy as np
 
 os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder tells its life otherwise
 
-ENCODERS = {"vp9": "libvpx-vp9", "av1": "libsvtav1", "h264": "libx264", "hevc": "libx265", "mpeg4": "mpeg4"}
+ENCODERS = {
+    "vp8": "libvpx", "vp9": "libvpx-vp9", "av1": "libsvtav1", "h264": "libx264", "hevc": "libx265", "mpeg4": "mpeg4",
+}  # fmt: skip
 LOSSLESS = {"vp9": {"lossless": "1"}, "h264": {"qp": "0"}, "hevc": {"x265-params": "lossless=1:log-level=none"}}
 QUICK = {
+    "vp8": {"cpu-used": "8", "deadline": "realtime"},
     "vp9": {"cpu-used": "8", "deadline": "realtime"},
     "av1": {"preset": "12"},
     "h264": {"preset": "ultrafast"},

@@ -107,6 +107,7 @@ class TestWhatIsHashed:
 
 CODECS = [
     ("h264", "mp4"), ("h264", "mov"), ("h264", "matroska"), ("hevc", "mp4"), ("hevc", "mov"), ("hevc", "matroska"),
+    ("vp8", "webm"), ("vp8", "matroska"),
     ("vp9", "webm"), ("vp9", "mp4"), ("vp9", "matroska"), ("av1", "mp4"), ("av1", "webm"), ("av1", "matroska"),
 ]  # fmt: skip
 TYPES = {"mp4": "video/mp4", "mov": "video/quicktime", "matroska": "video/x-matroska", "webm": "video/webm"}
@@ -117,6 +118,38 @@ def test_codecs_and_containers(codec: str, container: str) -> None:
     video = decoded(clip(12, codec=codec, container=container))
     assert (video.frames, video.fps, video.height, video.width) == (12, 10.0, 48, 64)
     assert video.container.content_type == TYPES[container]
+
+
+class TestVp8:
+    """The oldest of the codecs: WebM and MKV, its identity made as everybody's."""
+
+    def test_what_is_hashed_are_the_sampled_frames(self) -> None:
+        frames: dict[int, Any] = {}
+        data = clip(24, codec="vp8", container="webm")
+        video = decode_video(data, QWEN3, BOUNDS, lambda index, pixels: frames.update({index: pixels.copy()}))
+        assert list(frames) == list(video.indices) == [0, 8, 15, 23]
+        assert video.identity == video_identity(
+            4, 48, 64, b"".join(frames[index].tobytes() for index in video.indices), source_fps=10.0,
+            source_duration=2.4, sampled_timestamps=[0.0, 0.8, 1.5, 2.3],
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("loader", Loader)
+    def test_every_loaders_frames_are_another_clips_of_the_same_numbers(self, loader: Loader) -> None:
+        sampling = Sampling.usual(loader)
+        vp8, h264 = decoded(clip(24, codec="vp8", container="webm"), sampling), decoded(clip(24), sampling)
+        assert (vp8.indices, vp8.frames, vp8.fps) == (h264.indices, h264.frames, h264.fps)
+        assert vp8.identity != h264.identity, "other codecs, other pixels"
+
+    def test_webm_and_mkv_of_the_same_packets_are_one_video(self) -> None:
+        webm = clip(12, codec="vp8", container="webm")
+        assert decoded(remuxed(webm, "matroska")).identity == decoded(webm).identity
+
+    def test_another_rate_and_other_pixels_are_other_videos(self) -> None:
+        seen = [
+            decoded(clip(12, codec="vp8", container="webm", **other)).identity
+            for other in ({}, {"rate": Fraction(12)}, {"seed": 1}, {"height": 64, "width": 48})
+        ]
+        assert len(set(seen)) == 4
 
 
 @pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
@@ -137,7 +170,9 @@ class TestNoIdentity:
         assert refused(clip(1)) is Reason.VIDEO_METADATA_AMBIGUOUS
 
     @pytest.mark.parametrize("part", [0.3, 0.6, 0.9, 0.99])
-    @pytest.mark.parametrize(("codec", "container"), [("h264", "mp4"), ("h264", "matroska"), ("vp9", "webm")])
+    @pytest.mark.parametrize(
+        ("codec", "container"), [("h264", "mp4"), ("h264", "matroska"), ("vp8", "webm"), ("vp9", "webm")]
+    )
     def test_for_a_truncated_file(self, codec: str, container: str, part: float) -> None:
         data = clip(40, codec=codec, container=container)
         assert refused(data[: int(len(data) * part)]) in (Reason.DECODE_FAILED, Reason.VIDEO_METADATA_AMBIGUOUS)
@@ -149,6 +184,17 @@ class TestNoIdentity:
         assert refused(spoiled(data, [(middle, middle + 200)])) in (
             Reason.DECODE_FAILED, Reason.VIDEO_METADATA_AMBIGUOUS,
         )  # fmt: skip
+
+    def test_for_a_damaged_vp8_middle_or_it_is_another_video(self) -> None:
+        """VP8 has no checksum: what decodes without an error has other pixels."""
+        data = clip(40, codec="vp8", container="webm")
+        whole = decoded(data).identity
+        for at in range(len(data) // 4, len(data) - 300, len(data) // 16):
+            try:
+                found = decoded(spoiled(data, [(at, at + 200)])).identity
+            except Unusable:
+                continue
+            assert found != whole
 
     @pytest.mark.parametrize("codec", ["h264", "hevc"])
     def test_that_is_the_whole_files_for_damage_no_decoder_can_see(self, codec: str) -> None:

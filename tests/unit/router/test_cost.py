@@ -98,3 +98,50 @@ def test_many_slots_at_once_cost_what_each_costs_alone() -> None:
     together = cost_terms(prompt_of(request), views, Parameters())
     assert together == [terms(request, view) for view in views]
     assert len({id(one.reuse) for one in together}) < len(views)
+
+
+class TestEncoderCredit:
+    """A medium whose KV is gone, but whose encoder output is held, costs its prefill and no vision work."""
+
+    medium, span = image(offset=20, length=40, identity=7)
+    request = expanded(tokens=128, media=[medium], spans=[span], vision_tokens=40)
+    held = frozenset({7})
+
+    def test_it_is_taken_off_the_vision_work_alone(self) -> None:
+        found = terms(self.request, slot(device=1, encoder=self.held))
+        assert (found.reuse.vision_tokens, found.reuse.encoder_tokens) == (40, 40)
+        assert (found.reuse.confirmed.blocks, found.reuse.credit) == (1, 1.0), "no KV is there for it"
+        assert found.prefill_cost == terms(expanded(tokens=128), slot(device=1)).prefill_cost
+
+    def test_it_is_nothing_where_the_kv_is_resident(self) -> None:
+        assert reuse(self.request, slot(device=4, encoder=self.held)).encoder_tokens == 0
+
+    def test_other_media_of_the_slot_and_unplaced_ones_of_the_prompt_are_not_credited(self) -> None:
+        assert reuse(self.request, slot(encoder=frozenset({8}))).encoder_tokens == 0
+        unplaced = expanded(tokens=128, media=[self.medium], spans=[self.span], vision_tokens=100)
+        found = reuse(unplaced, slot(encoder=self.held))
+        assert (found.vision_tokens, found.encoder_tokens) == (100, 40)
+
+    def test_a_part_of_it_can_be_credited(self) -> None:
+        found = terms(self.request, slot(encoder=self.held), encoder_credit=0.25, vision_weight=2.0)
+        assert found.prefill_cost == (128 + 2.0 * 30) / 16
+        assert found.reuse.new_prefill_tokens == 128 + 60
+
+    def test_only_a_medium_the_engine_knows_by_name_can_be_found(self) -> None:
+        hidden = self.medium.model_copy(update={"forward": False})
+        for request in (
+            expanded(tokens=128, media=[hidden], spans=[self.span], vision_tokens=40),
+            expanded(tokens=128, media=[self.medium], spans=[self.span], vision_tokens=40, exact_tokens=59),
+        ):
+            assert prompt_of(request).identities == frozenset()
+            assert reuse(request, slot(encoder=self.held)).encoder_tokens == 0
+
+    def test_an_adapter_may_have_outputs_of_its_own(self) -> None:
+        lora = self.request.model_copy(update={"lora": "a"})
+        assert prompt_of(self.request).identities == self.held
+        assert prompt_of(lora).identities == frozenset()
+
+    def test_slots_that_differ_in_it_are_reckoned_apart(self) -> None:
+        slots = [slot("w1"), slot("w2", encoder=self.held), slot("w3")]
+        costs = [term.cost for term in cost_terms(prompt_of(self.request), slots, Parameters())]
+        assert costs[0] == costs[2] == costs[1] + 40 / 16

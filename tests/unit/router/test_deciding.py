@@ -164,6 +164,31 @@ def test_a_booking_is_read_from_the_record_alone() -> None:
     assert (list(booking.addresses), booking.unaddressed_blocks) == (chain(8), 0)
 
 
+def test_a_held_encoder_output_decides_among_equals_and_is_told_apart() -> None:
+    medium, span = image(16, 40, identity=7)
+    request = expanded(tokens=135, media=[medium], spans=[span], vision_tokens=40, exact_tokens=135)
+    slots = [slot("w1"), slot("w2", encoder=frozenset({7})), slot("w3")]
+    found = Decision.from_bytes(decision(request, *slots).to_bytes())
+    assert (found.worker_id, found.ties, found.margin) == ("w2", 1, 40 / 16)
+    assert (found.overlap_confirmed, found.predicted_tokens) == (0, 0), "it is no KV overlap"
+    assert [(one.vision_tokens, one.encoder_tokens) for one in found.candidates] == [(40, 40), (40, 0), (40, 0)]
+    assert found.parameters["encoder_credit"] == 1.0
+    booking = booking_of(found)
+    assert booking is not None
+    assert booking.prefill_tokens == 135
+    assert route_of(found)["candidates"][0]["encoder_tokens"] == 40
+
+
+def test_work_says_where_its_media_stand_if_the_engine_knows_them() -> None:
+    medium, span = image(16, 40, identity=7)
+    request = expanded(tokens=135, media=[medium], spans=[span], vision_tokens=40)
+    (sent,) = work_of(request, decision(request, slot())).media
+    assert (sent.identity, sent.tokens, sent.end) == (7, 40, 56)
+    cut = request.model_copy(update={"exact_tokens": 40})
+    (sent,) = work_of(cut, decision(cut, slot())).media
+    assert (sent.identity, sent.tokens, sent.end) == (None, None, None)
+
+
 def test_a_question_for_the_route_books_only_if_it_says_so() -> None:
     assert booking_of(decision(expanded(route_only=True), slot())) is None
     assert booking_of(decision(expanded(route_only=True, book=True), slot())) is not None

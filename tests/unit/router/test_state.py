@@ -9,7 +9,7 @@ from services.router.predicted import LINGER_MS
 from services.router.requests import Verdict
 from services.router.slots import SlotEpoch
 from services.router.state import FORGET_SECONDS, RouterState
-from tests.unit.router.build import MODEL, NOW_MS, chain, decision, expanded, fact, heartbeat, slot, worker
+from tests.unit.router.build import MODEL, NOW_MS, chain, decision, expanded, fact, heartbeat, image, slot, worker
 
 W1, W2 = SlotEpoch("w1", 0, 1), SlotEpoch("w2", 0, 1)
 ON_W1 = decision(expanded(), slot("w1"))
@@ -37,6 +37,24 @@ def test_a_view_puts_everything_together(state: RouterState) -> None:
     assert (seen.active_prefill_tokens, seen.active_decode_blocks, seen.active_requests) == (128, 8, 1)
     assert (seen.overlap_predicted, seen.active_prefix_blocks, seen.worker_requests) == (8, 8, 1)
     assert view(state, W2).active_requests == 0
+
+
+def test_a_view_knows_of_the_encoder_outputs_that_concern_the_prompt(state: RouterState) -> None:
+    medium, span = image(16, 40, identity=7)
+    request = expanded(media=[medium], spans=[span], vision_tokens=40)
+    state.fleet.heartbeat(heartbeat("w1", encoder=[9, 7]), 100.0)
+    assert (view(state, W1, request).encoder, view(state, W2, request).encoder) == ({7}, set())
+    assert view(state, W1, expanded()).encoder == set()
+    state.fleet.heartbeat(heartbeat("w1"), 100.0)
+    assert view(state, W1, request).encoder == set(), "each heartbeat says all of it"
+
+
+def test_what_an_ended_epoch_said_of_its_encoder_is_not_the_next_ones(state: RouterState) -> None:
+    medium, span = image(16, 40, identity=7)
+    request = expanded(media=[medium], spans=[span], vision_tokens=40)
+    state.fleet.heartbeat(heartbeat("w1", encoder=[7]), 100.0)
+    state.registered("w1", worker("w1", epoch=2), NOW_MS)
+    assert view(state, SlotEpoch("w1", 0, 2), request).encoder == set()
 
 
 def test_an_own_decision_counts_before_it_is_read(state: RouterState) -> None:

@@ -83,9 +83,10 @@ def test_any_history_keeps_the_set_closed_counted_and_told(history: list[tuple[s
             for member in expected:
                 value ^= member
             assert resident.xor(each) == value
-        assert resident.pending == sum(len(change.addresses) or 1 for change in resident._log)
         if address % 2:
-            consumer.apply(resident.drain())
+            pending, log = resident.pending, resident.drain()
+            assert pending == sum(len(change.addresses) or 1 for change in log)
+            consumer.apply(log)
     consumer.apply(resident.drain())
     assert consumer.sets == {tier: model.published(tier) for tier in TIERS}
     assert len(resident) == sum(model.resident(address) for address in PARENTS)
@@ -113,6 +114,38 @@ def test_a_parent_that_goes_takes_its_children_out_tails_first() -> None:
     assert resident.drain() == [Change(KvOp.REMOVED, Tier.DEVICE, [0x12, 0x11, 0x10])]
     resident.add(0x10, None, Tier.HOST)
     assert resident.published(Tier.DEVICE) == {0x11, 0x12}
+
+
+def test_of_the_devices_changes_only_what_is_left_is_told() -> None:
+    resident = ResidentSet()
+    for address in (0x10, 0x30):
+        resident.add(address, None, Tier.DEVICE)
+    resident.drain()
+    resident.remove(0x30, Tier.DEVICE)
+    resident.add(0x11, 0x10, Tier.DEVICE)
+    resident.add(0x12, 0x11, Tier.DEVICE)
+    resident.remove(0x12, Tier.DEVICE)
+    resident.remove(0x10, Tier.DEVICE)
+    resident.add(0x10, None, Tier.DEVICE)
+    assert resident.pending == 2
+    assert resident.drain() == [
+        Change(KvOp.STORED, Tier.DEVICE, [0x11]), Change(KvOp.REMOVED, Tier.DEVICE, [0x30]),
+    ]  # fmt: skip
+    assert (resident.pending, resident.drain()) == (0, [])
+
+
+def test_other_tiers_and_resets_keep_their_place_in_the_order() -> None:
+    resident = ResidentSet()
+    resident.add(0x10, None, Tier.DEVICE)
+    resident.add(0x10, None, Tier.HOST)
+    resident.remove(0x10, Tier.DEVICE)
+    resident.clear()
+    resident.add(0x30, None, Tier.DEVICE)
+    assert resident.drain() == [
+        Change(KvOp.STORED, Tier.DEVICE, [0x10]), Change(KvOp.STORED, Tier.HOST, [0x10]),
+        Change(KvOp.REMOVED, Tier.DEVICE, [0x10]), Change(KvOp.CLEARED, Tier.HOST, []),
+        Change(KvOp.STORED, Tier.DEVICE, [0x30]),
+    ]  # fmt: skip
 
 
 def test_clearing_an_empty_set_says_nothing() -> None:
