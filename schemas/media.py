@@ -53,6 +53,9 @@ class MediaItem(Part):
     duration: float | None = Field(default=None, description="seconds")
     frame_indices: list[Int64] | None = None
     claim: Claim | None = Field(default=None, description="the very bytes that were hashed")
+    frames_claim: Claim | None = Field(
+        default=None, description="of a video: the frames that were hashed, without loss, for engines that take frames"
+    )
     reason: Reason | None = Field(default=None, description="why this item is not exact")
     detail: str | None = Field(default=None, max_length=300, description="for people; no URL query, no payload")
     host: str | None = None

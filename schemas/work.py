@@ -8,7 +8,28 @@ from pydantic import Field
 
 from schemas.media import MediaKind
 from schemas.request import Claim
-from schemas.types import Hex64, Identifier, Int64, Message, Part, ResponsesTopic, TenantName, WorkerId, request_key
+from schemas.types import (
+    Hex64,
+    Identifier,
+    Int64,
+    Message,
+    Part,
+    ResponsesTopic,
+    TenantName,
+    U64List,
+    WorkerId,
+    request_key,
+)
+
+
+class SampledFrames(Part):
+    """The frames of a video that were hashed, packed, and where they stand in it."""
+
+    claim: Claim
+    indices: list[Int64]
+    fps: float = Field(description="of the source")
+    total_frames: Int64
+    duration: float = Field(description="seconds")
 
 
 class WorkMedia(Part):
@@ -19,6 +40,9 @@ class WorkMedia(Part):
     part: Int64
     identity: Hex64 | None = Field(default=None, description="set only when it may be forwarded")
     claim: Claim | None = Field(default=None, description="bytes that replace the URL in the body")
+    frames: SampledFrames | None = Field(
+        default=None, description="for engines that take frames, instead of the video; set only with an identity"
+    )
     tokens: Int64 | None = Field(default=None, description="length of its placeholder range; missing: not known")
     end: Int64 | None = Field(default=None, description="prompt token after its range; missing: not known")
 
@@ -43,6 +67,10 @@ class Work(Message):
     body: str | None = Field(default=None, description="JSON text of the OpenAI body")
     body_claim: Claim | None = None
     media: list[WorkMedia] = Field(default_factory=list)
+    addresses: U64List = Field(
+        default_factory=list,
+        description="of the blocks up to the last one with a medium, for agents that know media by their prompt",
+    )
     reply_to: ResponsesTopic | None = None
     deadline_ms: Int64
     created_at_ms: Int64

@@ -25,10 +25,15 @@ class ModalityContract(Part):
     proven: bool = False
     variant: str = ""
     verbatim_identity: bool | None = Field(default=None, description="the uuid sent came back in KV events")
+    binding: str = Field(
+        default="",
+        description="how identities that come back changed are known: session, tokens; empty: none are, or not at all",
+    )
     max_pixels: Int64 | None = Field(
         default=None, description="of the largest medium the probes covered; of a video, of all frames the model sees"
     )
     max_items: Int64 | None = Field(default=None, description="media of this kind the engine takes in one prompt")
+    frames: bool = Field(default=False, description="videos are handed over as the frames that were hashed")
     sampling: str = Field(default="", description="of videos: the rule by which the engine takes frames")
     detail: str | None = Field(default=None, max_length=1000)
 

@@ -52,14 +52,18 @@ class Backend:
         self.cores = [self._core(publisher, sampler, layouter.card.max_model_len) for publisher in publishers]
         self.max_model_len = self.cores[0].scheduler.max_model_len
         loader = LOADERS.get(layouter.card.model_type, Loader.OPENCV)
+        video = config.media_io_kwargs.get("video", {})
         self.loader = MediaLoader(
-            Sampling.usual(loader), allowed_path=config.allowed_local_media_path, fetch_seconds=config.fetch_seconds
+            Sampling.usual(loader, video.get("fps"), video.get("num_frames")),
+            allowed_path=config.allowed_local_media_path,
+            fetch_seconds=config.fetch_seconds,
         )
         self.expander = Expander(
             layouter,
             self.loader,
             limits=config.limit_mm_per_prompt,
             trust_request_mm_kwargs=config.trust_request_mm_kwargs,
+            media_io_kwargs=config.media_io_kwargs,
         )
         self.executed: OrderedDict[str, int] = OrderedDict()
         self._loops: list[asyncio.Task[None]] = []
@@ -98,7 +102,7 @@ class Backend:
             lora_name=lora,
             lora_id=None if lora is None else self.config.loras.index(lora) + 1,
             cache_salt=asked.cache_salt,
-            session_id=asked.session_id,
+            session_id=asked.session_id if self.config.says_sessions else None,
             report_full=asked.report_full,
         )
         if len(request.token_ids) >= self.max_model_len:

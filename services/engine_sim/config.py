@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from services.engine_sim.hashing import HashForm
 from services.engine_sim.timing import Timing
@@ -18,6 +19,7 @@ class SimConfig:
     ``replay_endpoint`` name rank 0's instead (vLLM's rule: an events endpoint with ``*`` binds, any other connects).
     ``num_blocks`` is per rank and counts the null block. ``output_tokens`` is what the model says when a request sets
     no limit. ``encoder_cache_tokens`` is per rank; None: ``max_num_batched_tokens``, as vLLM sizes it.
+    ``media_io_kwargs`` are those of the server, by kind of media. ``version`` is 0.24 at least: events are maps.
     """
 
     model: Path
@@ -44,6 +46,8 @@ class SimConfig:
     limit_mm_per_prompt: Mapping[str, int] = field(default_factory=lambda: {"image": 999, "video": 999})
     allowed_local_media_path: Path | None = None
     trust_request_mm_kwargs: bool = False
+    media_io_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    version: str = "0.32.0"
     enable_prompt_tokens_details: bool = True
     fetch_seconds: float = 5.0
     max_body_bytes: int = 256 << 20
@@ -52,6 +56,12 @@ class SimConfig:
         for name in ("block_size", "data_parallel_size", "output_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+
+    @property
+    def says_sessions(self) -> bool:
+        """Whether KV events say the session id of the request that filled the blocks."""
+        major, minor = (int(part) for part in self.version.split(".")[:2])
+        return (major, minor) >= (0, 30)
 
     @property
     def name(self) -> str:

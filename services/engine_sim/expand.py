@@ -60,12 +60,15 @@ class Expander:
         *,
         limits: Mapping[str, int],
         trust_request_mm_kwargs: bool = False,
+        media_io_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
+        """``media_io_kwargs`` are the server's, by kind of media; a request's own go before them."""
         self.layouter = layouter
         self.loader = loader
         self.processor_cache: Lru[str, MediaShape] = Lru(PROCESSOR_CACHE_ITEMS)
         self._limits = limits
         self._trusts_kwargs = trust_request_mm_kwargs
+        self._media_io_kwargs = media_io_kwargs or {}
         self._model_id = str(layouter.card.folder)
 
     async def expand_chat(self, body: dict[str, Any], size: int) -> Prompt:
@@ -110,8 +113,9 @@ class Expander:
                     name,
                 )
             found.append(value)
-        io_options = {kind: options for kind, options in found[1].items() if isinstance(options, dict)}
-        return found[0], io_options
+        asked = {kind: options for kind, options in found[1].items() if isinstance(options, dict)}
+        kinds = {*self._media_io_kwargs, *asked}
+        return found[0], {kind: {**self._media_io_kwargs.get(kind, {}), **asked.get(kind, {})} for kind in kinds}
 
     def _check_limits(self, parts: list[MediaPart]) -> None:
         for kind, count in Counter(part.kind for part in parts).items():

@@ -10,8 +10,6 @@ from services.engine_sim.errors import bad_request
 from services.engine_sim.exposition import exposition
 from services.engine_sim.routes_chat import BACKEND, json_response, read_body
 
-VERSION = "0.32.0"
-
 
 def add_ops_routes(app: web.Application) -> None:
     """Register the routes."""
@@ -32,7 +30,7 @@ async def health(request: web.Request) -> web.Response:
 
 async def version(request: web.Request) -> web.Response:
     """The vLLM version whose behaviour is simulated."""
-    return json_response({"version": VERSION})
+    return json_response({"version": request.app[BACKEND].config.version})
 
 
 async def models(request: web.Request) -> web.Response:

@@ -6,6 +6,7 @@ The rules (docs/design.md, section 5), bit-exact:
     array     XXH3_64(u64 rank ++ u64 dims ++ u8 dtype ++ data [++ LP(x) for x in extra])
     video     XXH3_64(LP("video") ++ u64 4 ++ u64 T,H,W,3 ++ u8 0 ++ LP(JSON) ++ LP(RGB frames))
     client    XXH3_64(LP(tenant) ++ LP(uuid))
+    frames    XXH3_64(LP("frames") ++ u64 identity)          a video that engines get as its frames
     scoped    H(u64 identity ++ LP(tenant) ++ LP(salt))      H = XXH3_64, or BLAKE2b-64 with a key
     foreign   XXH3_64(text; 1)
 
@@ -134,6 +135,15 @@ def video_identity(
     )  # fmt: skip
     digest.add(data)
     return digest.identity()
+
+
+def frames_identity(identity: int) -> int:
+    """Identity of a video that travels as the frames which were hashed.
+
+    An engine computes the same for it as for the file, under another name, and finds one by the other's blocks
+    never. So the two have two identities.
+    """
+    return xxh3_64_intdigest(length_prefixed(b"frames") + pack("<Q", identity))
 
 
 def client_identity(tenant: str, uuid: str) -> int:

@@ -126,8 +126,11 @@ def _media(live: Sequence[Worker], variant: str, kind: MediaKind) -> Why | None:
             f"workers proved the {kind} layout {variants[0]}, the model folder's is {variant}",
         )
     for worker, contract in contracts:
-        if contract.verbatim_identity is False:
-            detail = f"worker {worker.worker_id} does not say the identity of {kind}s in its KV events as it was told"
+        if contract.verbatim_identity is False and not contract.binding:
+            detail = (
+                f"worker {worker.worker_id} does not say the identity of {kind}s in its KV events as it was told, and "
+                "its agent could not tell whose it is"
+            )
             return Reason.UNSUPPORTED_ENGINE, detail
     return None
 

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from schemas.media import MediaKind
 from schemas.request import Claim
+from services.kv.frames import FRAMES_TYPE
+from services.kv.identity import frames_identity
 from services.kv.reason import Reason
 from services.kv.sampling import Sampling
 from services.media.data_uri import EMPTY, data_uri
@@ -37,14 +39,24 @@ class Decoder(Protocol):
         """A video."""
         ...
 
+    async def decode_frames(
+        self, data: bytes, sampling: Sampling, bounds: VideoBounds, max_bytes: int
+    ) -> tuple[DecodedVideo, bytes | None]:
+        """A video with its frames, packed; None when they take more bytes."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What is to be learnt of a medium. ``pixels``: an image's content; ``sampling``: a video's."""
+    """What is to be learnt of a medium. ``pixels``: an image's content; ``sampling``: a video's.
+
+    ``frames``: the frames that are hashed are kept, to be handed to engines.
+    """
 
     kind: MediaKind
     pixels: bool = False
     sampling: Sampling | None = None
+    frames: bool = False
 
     @property
     def content(self) -> bool:
@@ -62,6 +74,7 @@ class Brought:
     size: ImageSize | None = None
     video: DecodedVideo | None = None
     claim: Claim | None = None
+    frames: Claim | None = None
     url: str | None = None
     reason: Reason | None = None
     detail: str | None = None
@@ -81,6 +94,7 @@ class Bringer:
         self._known = known
         self._inline_bytes = settings.blob_inline_bytes
         self._max_pixels = settings.media_max_pixels
+        self._frames_bytes = settings.video_frames_max_bytes
         self._video_bounds = VideoBounds(
             settings.media_max_pixels, settings.video_max_pixels, settings.video_decode_seconds
         )
@@ -111,11 +125,12 @@ class Bringer:
 
     async def keep(self, want: Want, data: bytes, content_type: str, validators: Validators) -> Brought:
         """Look at bytes and put them where they can travel. What can't be read still travels: the engine judges."""
-        identity, size, video, reason, detail = None, None, None, None, None
+        identity, size, video, frames, reason, detail = None, None, None, None, None, None
         try:
             if want.sampling is not None:
-                video = await self._decoder.decode_video(data, want.sampling, self._video_bounds)
+                video, frames = await self._video(data, want.sampling, frames=want.frames)
                 identity, content_type = video.identity, video.container.content_type
+                identity = identity if frames is None else frames_identity(identity)
             elif want.pixels:
                 decoded = await self._decoder.decode(data, self._max_pixels)
                 identity, size = decoded.identity, decoded.size
@@ -130,7 +145,21 @@ class Bringer:
             claim = await self._blobs.put(data, content_type)
         else:
             url = data_uri(content_type, data)
-        return Brought(len(data), validators, identity, size, video, claim, url, reason, detail)
+        return Brought(len(data), validators, identity, size, video, claim, frames, url, reason, detail)
+
+    async def _video(self, data: bytes, sampling: Sampling, *, frames: bool) -> tuple[DecodedVideo, Claim | None]:
+        """Decode, and keep the frames if they are wanted, few enough bytes and there is room for them."""
+        if not frames:
+            return await self._decoder.decode_video(data, sampling, self._video_bounds), None
+        video, packed = await self._decoder.decode_frames(data, sampling, self._video_bounds, self._frames_bytes)
+        if packed is None:
+            return video, None
+        with self._budget.hold() as hold:
+            try:
+                hold.grow(len(packed))
+            except Unusable:
+                return video, None
+            return video, await self._blobs.put(packed, FRAMES_TYPE)
 
 
 def _measure_whole(data: bytes, max_pixels: int) -> ImageSize:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from services.kv.reason import Reason
 from services.kv.sampling import Sampling
+from services.media.frames import decode_with_frames
 from services.media.pixels import Decoded, decode_image
 from services.media.unusable import Unusable
 from services.media.video import DecodedVideo, VideoBounds, decode_video
@@ -43,6 +44,14 @@ class Decoding:
     async def decode_video(self, data: bytes, sampling: Sampling, bounds: VideoBounds) -> DecodedVideo:
         """Numbers, sampled frames and content identity of a video file. Raises Unusable."""
         return await self._run(bounds.seconds + _GRACE_SECONDS, decode_video, data, sampling, bounds)
+
+    async def decode_frames(
+        self, data: bytes, sampling: Sampling, bounds: VideoBounds, max_bytes: int
+    ) -> tuple[DecodedVideo, bytes | None]:
+        """The same, and the frames that were hashed, packed; None when they take more. Raises Unusable."""
+        return await self._run(
+            bounds.seconds + _GRACE_SECONDS, decode_with_frames, data, sampling, bounds, max_bytes
+        )
 
     async def _run(self, seconds: float, fn: Callable[..., T], *args: Any) -> T:
         if self._pool is None:

@@ -78,7 +78,9 @@ class Identifier:
         if found.url is not None and _FRAMES.match(found.url):
             return Want(found.kind), Unusable(Reason.UNSUPPORTED_MEDIA, "the client has sampled the video itself")
         try:
-            return Want(found.kind, sampling=self._rules.of(asking.model)), None
+            # A request's media_io_kwargs speak of all its videos, so only one of them can be handed over as frames.
+            frames = asking.videos == 1 and self._rules.hands_frames(asking.model)
+            return Want(found.kind, sampling=self._rules.of(asking.model), frames=frames), None
         except Unusable as error:
             return Want(found.kind), error
 
@@ -133,7 +135,7 @@ def _seen(kept: Brought, mode: Mode, by_url: int | None) -> Seen:
         identity, source = by_url, IdentitySource.URL
     seen = Seen(
         identity, source if identity is not None else IdentitySource.NONE, kept.size, kept.size_bytes,
-        kept.claim, kept.url, kept.reason, kept.detail, kept.video,
+        kept.claim, kept.url, kept.reason, kept.detail, kept.video, kept.frames,
     )  # fmt: skip
     return _validated(seen, kept.validators) if mode is Mode.VALIDATED and by_url is not None else seen
 

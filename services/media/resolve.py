@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from schemas.media import MediaItem, MediaResolved
+from schemas.media import MediaItem, MediaKind, MediaResolved
 from schemas.request import Claim, Envelope, Request
 from services.media.identify import Identifier
 from services.media.intake import parse_body
@@ -90,7 +90,8 @@ class Resolution:
         if not found:
             return []
         scope = Scope(envelope.tenant, envelope.cache_salt, self._key)
-        asking = Asking(mode, envelope.tenant, envelope.model)
+        videos = sum(medium.kind is MediaKind.VIDEO for medium in found)
+        asking = Asking(mode, envelope.tenant, envelope.model, videos)
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int, medium: Found) -> MediaItem:

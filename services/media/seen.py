@@ -33,15 +33,20 @@ class Seen:
     reason: Reason | None = None
     detail: str | None = None
     video: DecodedVideo | None = None
+    frames: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who asks what: the mode of identity, the tenant, the model that the medium is for."""
+    """Who asks what: the mode of identity, the tenant, the model that the medium is for.
+
+    ``videos``: how many the request has.
+    """
 
     mode: Mode
     tenant: str = ""
     model: str = ""
+    videos: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ def item_of(found: Found, seen: Seen, scope: Scope) -> MediaItem:
         **_shape(seen),
         size_bytes=seen.size_bytes,
         claim=seen.claim,
+        frames_claim=seen.frames,
         reason=reason,
         detail=detail[:_DETAIL_LIMIT] if detail else None,
         host=host,

@@ -36,6 +36,10 @@ class VideoRules:
             raise known.again()
         return known
 
+    def hands_frames(self, model: str) -> bool:
+        """Whether engines get a model's videos as the frames that were hashed."""
+        return self._model_of(model) in self._settings.video_forward_frames
+
     def _folder(self, model: str) -> Path | None:
         settings = self._settings
         if model in settings.models:

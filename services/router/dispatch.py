@@ -5,13 +5,14 @@ from __future__ import annotations
 from schemas.decision import Decision, Mode
 from schemas.expanded import Expanded
 from schemas.media import MediaItem
-from schemas.work import Response, Work, WorkMedia
+from schemas.work import Response, SampledFrames, Work, WorkMedia
+from schemas.worker import Contract
 from services.router.booking import life_of
 from services.router.deciding import forwarded_identity
 
 
-def work_of(expanded: Expanded, decision: Decision) -> Work:
-    """The work for one attempt. Raises ValueError for a decision that found no worker."""
+def work_of(expanded: Expanded, decision: Decision, contract: Contract | None = None) -> Work:
+    """The work for one attempt, on a worker of this contract. Raises ValueError for a decision without worker."""
     life = life_of(decision)
     if life is None:
         raise ValueError(f"decision {decision.key}#{decision.attempt} is {decision.outcome}: there is no work")
@@ -31,11 +32,20 @@ def work_of(expanded: Expanded, decision: Decision) -> Work:
         body=expanded.body,
         body_claim=expanded.body_claim,
         media=[_work_medium(expanded, item, medium) for item, medium in enumerate(expanded.media)],
+        addresses=_known_by(expanded, decision.block_size, contract),
         reply_to=expanded.reply_to,
         deadline_ms=expanded.deadline_ms,
         created_at_ms=expanded.created_at_ms,
         decided_at_ms=decision.now_ms,
     )
+
+
+def _known_by(expanded: Expanded, block_size: int, contract: Contract | None) -> list[int]:
+    """Addresses up to the last block with a medium, where the agent knows media by the prompt they came with."""
+    if contract is None or not (contract.image.binding or contract.video.binding) or not expanded.spans:
+        return []
+    last = max(span.offset + span.length for span in expanded.spans)
+    return expanded.addresses.get(block_size, [])[: -(-last // block_size)]
 
 
 def _work_medium(expanded: Expanded, item: int, medium: MediaItem) -> WorkMedia:
@@ -47,9 +57,17 @@ def _work_medium(expanded: Expanded, item: int, medium: MediaItem) -> WorkMedia:
         part=medium.part,
         identity=identity,
         claim=medium.claim,
+        frames=_frames_of(medium) if identity is not None else None,
         tokens=span.length if span is not None else None,
         end=span.offset + span.length if span is not None else None,
     )
+
+
+def _frames_of(medium: MediaItem) -> SampledFrames | None:
+    claim, fps, total, duration = medium.frames_claim, medium.fps, medium.total_frames, medium.duration
+    if claim is None or fps is None or total is None or duration is None or medium.frame_indices is None:
+        return None
+    return SampledFrames(claim=claim, indices=medium.frame_indices, fps=fps, total_frames=total, duration=duration)
 
 
 def route_answer(decision: Decision) -> Response:

@@ -183,7 +183,8 @@ class Routing:
         return standing is not None and standing.life == life_of(decision)
 
     async def _send_work(self, expanded: Expanded, decision: Decision) -> None:
-        work = work_of(expanded, decision)
+        worker = self._state.fleet.workers.get(decision.worker_id or "")
+        work = work_of(expanded, decision, None if worker is None else worker.contract)
         try:
             await self._send(work_topic(work.worker_id), work, work.key)
         except BadRecord as error:

@@ -121,6 +121,14 @@ class Settings(BaseModel):
         default=4_000_000_000, ge=1024, description="of all frames of one video together, decoded"
     )
     video_decode_seconds: float = Field(default=30.0, gt=0, description="decoding of one video")
+    video_forward_frames: Csv = Field(
+        default=(),
+        description="models whose engines get a video as the very frames that were hashed, without loss; engines need "
+        "--trust-request-mm-kwargs, others get the video itself",
+    )
+    video_frames_max_bytes: int = Field(
+        default=32 << 20, ge=1024, description="of the frames of one video, as PNG; one with more travels itself"
+    )
     blob_url: str | None = Field(default=None, description="claim check store; default data_dir/blobs; s3://bucket/prefix")
     blob_inline_bytes: int = Field(default=64 << 10, ge=0, description="media above are claim-checked")
     blob_body_bytes: int = Field(default=256 << 10, ge=1024, description="bodies above are claim-checked")

@@ -178,7 +178,10 @@ class Agent:
         facts, metrics = await self._kind.facts(self._engine)
         layout = await self._layout(facts.model, facts.max_model_len)
         known = layout if isinstance(layout, ModelLayout) else None
-        ears = await self._kind.ears(self._engine, Hearing(facts, metrics, known, self._executor.salts))
+        bindings = self._executor.tools.bindings
+        bindings.renew()
+        hearing = Hearing(facts, metrics, known, self._executor.salts, bindings)
+        ears = await self._kind.ears(self._engine, hearing)
         if all(ear.stream is None for ear in ears):
             self._host.log.warning(
                 "engine publishes no KV events: its cache counts as empty. Start it with --kv-events-config "
@@ -191,8 +194,11 @@ class Agent:
         life = self.life = Life(self.worker_id, epoch, facts, slots, self._engine, self._host.clock)
         await life.begin()
         watch = Watch(slots) if any(slot.follows for slot in slots) else None
-        life.contract = await self._proving.contract(facts, layout, watch)
-        self._executor.begin(epoch, ranks=len(slots), encoder_tokens=self._encoder_tokens())
+        contract = life.contract = await self._proving.contract(facts, layout, watch, bindings)
+        bindings.settle((contract.image.binding, contract.video.binding))
+        self._executor.begin(
+            epoch, ranks=len(slots), encoder_tokens=self._encoder_tokens(), frames=contract.video.frames
+        )
         await self._register(life)
         self.registered = True
         await self.beat()

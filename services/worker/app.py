@@ -15,6 +15,7 @@ from services.runtime.settings import Settings
 from services.runtime.topics import WORK, WORKERS, work_topic
 from services.worker.agent import Agent
 from services.worker.attempt import Tools
+from services.worker.bindings import Bindings
 from services.worker.executor import Executor
 from services.worker.kinds import kind_of
 
@@ -28,7 +29,10 @@ def build(settings: Settings, service: Service, *, randomness: random.Random | N
         )
     kind = kind_of(settings)
     engine = kind.engine()
-    tools = Tools(service.sender, service.clock, engine, Blobs.of(settings, clock=service.clock), kind)
+    tools = Tools(
+        service.sender, service.clock, engine, Blobs.of(settings, clock=service.clock), kind,
+        Bindings(service.clock.monotonic),
+    )  # fmt: skip
 
     def spawn(coro: Any, name: str) -> asyncio.Task[None]:
         return service.spawn(coro, name=name)

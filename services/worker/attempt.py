@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +13,9 @@ from typing import Protocol
 
 from schemas.lifecycle import Lifecycle
 from schemas.request import Claim
-from schemas.work import ResponseError, Work
+from schemas.work import ResponseError, SampledFrames, Work
+from services.kv.address import Span
+from services.kv.frames import FRAMES_TYPE, frames_uri, unpack_frames
 from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.bus import Sender
 from services.runtime.clock import Clock
@@ -22,12 +25,14 @@ from services.runtime.metrics import AGENT_FACTS
 from services.runtime.offload import run_alone
 from services.runtime.refusal import cancelled, deadline_exceeded
 from services.runtime.topics import LIFECYCLE
+from services.worker.bindings import Bindings
 from services.worker.encoder_outputs import EncoderOutputs, SentMedium
-from services.worker.engine_body import EngineRequest, build
+from services.worker.engine_body import EngineRequest, build, frames_to_send
 from services.worker.facts import Facts
 from services.worker.forward import Outcome, PostsChat, forward
 from services.worker.patience import send_patiently
 from services.worker.reply import Reply
+from services.worker.sent_prompts import SentPrompt
 
 INLINE_BYTES = 256 << 10
 """Bodies above are built in a thread."""
@@ -70,6 +75,9 @@ class Tools:
     engine: PostsChat
     blobs: Blobs
     names: Names
+    bindings: Bindings
+    frames: bool = False
+    """Whether videos go to the engine as frames, where there are any."""
     ranks: int = 1
     outputs: Sequence[EncoderOutputs] = ()
     """By rank."""
@@ -87,6 +95,7 @@ class Attempt:
         self._end: End | None = None
         self._running: asyncio.Task[Outcome] | None = None
         self._stated: list[asyncio.Task[None]] = []
+        self._own_session: str | None = None
 
     def end(self, by: End) -> None:
         """End it now: the HTTP stream is closed, and the engine stops computing."""
@@ -173,14 +182,16 @@ class Attempt:
     # The engine's side
 
     async def _forward(self) -> Outcome:
+        if self.work.media and self._tools.bindings.active:
+            self._own_session = self._tools.bindings.own_session()
         request = await self._prepare()
         rank, by_rank = self.work.dp_rank, self._tools.outputs
         if not 0 <= rank < len(by_rank):
-            return await forward(self._tools.engine, request, self)
+            return await self._post(request)
         outputs, outcome = by_rank[rank], Outcome()
         sending = outputs.sending(sent_media(self.work))
         try:
-            outcome = await forward(self._tools.engine, request, self)
+            outcome = await self._post(request)
         finally:
             usage = outcome.usage
             cached = usage.cached_tokens if usage is not None else None
@@ -191,6 +202,17 @@ class Attempt:
             else:
                 asyncio.get_running_loop().call_later(ABORT_SECONDS, ended)
         return outcome
+
+    async def _post(self, request: EngineRequest) -> Outcome:
+        """Post, and be known meanwhile as what the engine's blocks may come from."""
+        bindings = self._tools.bindings
+        if not self.work.media or not bindings.active:
+            return await forward(self._tools.engine, request, self)
+        prompt = bindings.begin(sent_prompt(self.work, request.session, self._own_session))
+        try:
+            return await forward(self._tools.engine, request, self)
+        finally:
+            bindings.end(prompt)
 
     async def first_token(self) -> None:
         """Output has begun: a fact that waits for nobody."""
@@ -208,22 +230,25 @@ class Attempt:
         body: str | bytes = work.body or ""
         if work.body_claim is not None:
             body = await blobs.get(work.body_claim)
+        frames = frames_to_send(work) if self._tools.frames else {}
         claims = {index: medium.claim for index, medium in enumerate(work.media) if medium.claim is not None}
+        claims |= {index: sampled.claim for index, sampled in frames.items()}
         payloads = dict(zip(claims, await asyncio.gather(*map(blobs.get, claims.values())), strict=True))
         if len(body) + sum(map(len, payloads.values())) > INLINE_BYTES:
-            return await run_alone(self._build, body, claims, payloads)
-        return self._build(body, claims, payloads)
+            return await run_alone(self._build, body, claims, payloads, frames)
+        return self._build(body, claims, payloads, frames)
 
-    def _build(self, body: str | bytes, claims: dict[int, Claim], payloads: dict[int, bytes]) -> EngineRequest:
-        uris = {
-            index: f"data:{claims[index].content_type or 'application/octet-stream'};base64,"
-            f"{base64.b64encode(data).decode()}"
-            for index, data in payloads.items()
-        }
+    def _build(
+        self, body: str | bytes, claims: dict[int, Claim], payloads: dict[int, bytes], frames: dict[int, SampledFrames]
+    ) -> EngineRequest:
+        uris = {index: _uri(claims[index], data) for index, data in payloads.items()}
         for medium in self.work.media:
             if medium.identity is not None:
                 self._tools.names.sent(medium.identity)
-        return build(self.work, body, uris, ranks=self._tools.ranks, uuid=self._tools.names.uuid)
+        return build(
+            self.work, body, uris, ranks=self._tools.ranks, uuid=self._tools.names.uuid, own_session=self._own_session,
+            frames=next(iter(frames.values()), None),
+        )  # fmt: skip
 
     # Facts
 
@@ -249,6 +274,29 @@ def sent_media(work: Work) -> list[SentMedium]:
         SentMedium(None if work.lora or medium.end is None else medium.identity, medium.tokens, medium.end or 0)
         for medium in work.media
     ]
+
+
+def _uri(claim: Claim, data: bytes) -> str:
+    """Claimed bytes as a ``data:`` URI. Raises BadRecord for frames that are damaged."""
+    if claim.content_type == FRAMES_TYPE:
+        try:
+            return frames_uri(unpack_frames(data))
+        except ValueError as error:
+            raise BadRecord("frames_damaged", f"{claim.uri}: {error}") from None
+    return f"data:{claim.content_type or 'application/octet-stream'};base64,{base64.b64encode(data).decode()}"
+
+
+def sent_prompt(work: Work, session: str | None, own_session: str | None) -> SentPrompt:
+    """A work order as its blocks will be known by. Media whose place or name is not known could be anything."""
+    spans = [
+        Span(medium.end - medium.tokens, medium.tokens, medium.identity)
+        for medium in work.media
+        if medium.identity is not None and medium.end is not None and medium.tokens is not None
+    ]
+    return SentPrompt(
+        array("Q", work.addresses), tuple(spans), len(spans) == len(work.media) and bool(work.addresses), session,
+        session is not None and session == own_session,
+    )  # fmt: skip
 
 
 def _error(refused: Refused) -> ResponseError:

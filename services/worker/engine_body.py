@@ -9,9 +9,11 @@ from typing import Any
 import orjson
 
 from schemas.media import MediaKind
-from schemas.work import Work
+from schemas.work import SampledFrames, Work
+from services.kv.frames import frames_kwargs
 from services.kv.identity import engine_uuid
 from services.runtime.errors import BadRecord
+from services.worker.sessions import HEADER, take_session
 
 _FIELDS = {MediaKind.IMAGE: "image_url", MediaKind.VIDEO: "video_url", MediaKind.AUDIO: "audio_url"}
 
@@ -24,13 +26,19 @@ class EngineRequest:
     headers: dict[str, str]
     stream: bool
     usage_wanted: bool
+    session: str | None = None
+    """What the engine is told as the request's session."""
 
 
 def build(
     work: Work, body_text: str | bytes, data_uris: Mapping[int, str], *, ranks: int,
-    uuid: Callable[[int], str] = engine_uuid,
+    uuid: Callable[[int], str] = engine_uuid, own_session: str | None = None,
+    frames: SampledFrames | None = None,
 ) -> EngineRequest:  # fmt: skip
     """Make the engine's request. ``data_uris`` replaces URLs, by index in ``work.media``.
+
+    ``own_session`` is the session id of a request whose client names none. ``frames`` are those that ``data_uris``
+    has in place of the request's one video.
 
     Raises BadRecord when the body is not an object or a medium does not stand where the work says.
     """
@@ -51,9 +59,12 @@ def build(
     body["model"] = work.lora or body.get("model") or work.model
     if work.cache_salt is not None:
         body["cache_salt"] = work.cache_salt
+    if frames is not None:
+        _say_frames(body, frames)
     _remove_report_mode(body)
     usage_wanted = _ask_for_usage(body, work.stream)
-    return EngineRequest(orjson.dumps(body), _headers(work, ranks), work.stream, usage_wanted)
+    session = take_session(body, work.session_id, work.tenant, own_session)
+    return EngineRequest(orjson.dumps(body), _headers(work, ranks, session), work.stream, usage_wanted, session)
 
 
 def _part(work: Work, body: dict[str, Any], message: int, part: int) -> dict[str, Any]:
@@ -64,6 +75,27 @@ def _part(work: Work, body: dict[str, Any], message: int, part: int) -> dict[str
     if not isinstance(found, dict):
         raise BadRecord("invalid_body", f"work {work.key}: no content part {part} in message {message} of the body")
     return found
+
+
+def frames_to_send(work: Work) -> dict[int, SampledFrames]:
+    """The frames of the one video of a work order, by its index; what is said of videos is said of all of them."""
+    if sum(medium.kind is MediaKind.VIDEO for medium in work.media) != 1:
+        return {}
+    return {
+        index: medium.frames
+        for index, medium in enumerate(work.media)
+        if medium.frames is not None and medium.identity is not None
+    }
+
+
+def _say_frames(body: dict[str, Any], frames: SampledFrames) -> None:
+    """Exactly these frames, and which they are. A client who has a say in it is not exact, and gets no frames."""
+    given = body.get("media_io_kwargs")
+    body["media_io_kwargs"] = (given if isinstance(given, dict) else {}) | {
+        "video": frames_kwargs(
+            frames.indices, fps=frames.fps, total_frames=frames.total_frames, duration=frames.duration
+        )
+    }
 
 
 def _remove_report_mode(body: dict[str, Any]) -> None:
@@ -93,13 +125,13 @@ def _ask_for_usage(body: dict[str, Any], stream: bool) -> bool:
     return wanted
 
 
-def _headers(work: Work, ranks: int) -> dict[str, str]:
+def _headers(work: Work, ranks: int, session: str | None) -> dict[str, str]:
     # Two tenants may use one id, and an attempt may come back to this engine while it ends the one before. A slash is
     # in neither name: were the tenant set off by what a request id may hold, one tenant could name another's requests.
     tenant = f"{work.tenant}/" if work.tenant else ""
     headers = {"X-Request-Id": f"{tenant}{work.request_id}-{work.attempt}"}
     if ranks > 1:
         headers["X-data-parallel-rank"] = str(work.dp_rank)
-    if work.session_id is not None:
-        headers["X-Session-ID"] = work.session_id
+    if session is not None:
+        headers[HEADER] = session
     return headers

@@ -51,14 +51,14 @@ class Executor:
         self._attempts: dict[Slotted, Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, epoch: int, *, ranks: int, encoder_tokens: int = 0) -> None:
+    def begin(self, epoch: int, *, ranks: int, encoder_tokens: int = 0, frames: bool = False) -> None:
         """From now on this epoch's work is run, on an engine of so many ranks, whose caches are empty.
 
-        ``encoder_tokens``: what each rank's encoder cache takes; 0: not known.
+        ``encoder_tokens``: what each rank's encoder cache takes; 0: not known. ``frames``: it takes videos as frames.
         """
         self.epoch = epoch
         self.tools = replace(
-            self.tools, ranks=ranks, outputs=tuple(EncoderOutputs(encoder_tokens) for _ in range(ranks))
+            self.tools, ranks=ranks, frames=frames, outputs=tuple(EncoderOutputs(encoder_tokens) for _ in range(ranks))
         )
 
     def encoded(self, rank: int) -> list[int]:

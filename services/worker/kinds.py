@@ -10,6 +10,7 @@ from typing import ClassVar
 from schemas.media import MediaKind
 from services.kv.identity import engine_uuid
 from services.runtime.settings import Settings
+from services.worker.bindings import Bindings
 from services.worker.endpoints import sources
 from services.worker.engine import Engine, EngineError
 from services.worker.engine_metrics import EngineMetrics
@@ -51,6 +52,7 @@ class Hearing:
     metrics: EngineMetrics
     layout: ModelLayout | None
     salts: Salts
+    bindings: Bindings | None = None
 
     @property
     def media_tokens(self) -> frozenset[int]:
@@ -112,8 +114,9 @@ class Vllm(EngineKind):
         salts = hearing.salts
         reader = KeyReader(dialect_of(hearing.facts.version), hearing.media_tokens, salts, salts.in_flight)
         return await _over_zmq(
-            engine, self.settings, hearing, lambda: VllmEvents(reader), lambda: Translator(hearing.facts.block_size)
-        )
+            engine, self.settings, hearing, lambda: VllmEvents(reader),
+            lambda: Translator(hearing.facts.block_size, media=hearing.bindings),
+        )  # fmt: skip
 
 
 class Sglang(EngineKind):

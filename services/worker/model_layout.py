@@ -20,7 +20,6 @@ class ModelLayout:
 
     layouter: Layouter
     card: ModelCard
-
     def under(self, max_model_len: int | None) -> ModelLayout:
         """The layout in an engine that takes this many tokens: images of some families depend on it."""
         family = self.card.family
@@ -55,7 +54,10 @@ class ModelLayout:
         if family is None or sampling is None or not variants:
             return None
         two = (MediaShape(MediaKind.VIDEO), MediaShape(MediaKind.VIDEO))
-        return Videos(sampling, variants, several=not family.unprovable(two, side_by_side=False))
+        return Videos(
+            sampling, variants, several=not family.unprovable(two, side_by_side=False),
+            frames=card.name in settings.video_forward_frames,
+        )  # fmt: skip
 
 
 def folder_of(settings: Settings, model: str) -> Path | None:

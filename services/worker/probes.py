@@ -8,7 +8,8 @@ like any other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -22,15 +23,24 @@ from services.layout.families.family import Family
 from services.layout.shapes import MediaShape
 from services.layout.view import View
 from services.runtime.offload import run_in_thread
+from services.worker.bindings import Binding, Bindings
 from services.worker.clips import mp4_uri
 from services.worker.engine import EngineError
 from services.worker.matching import Answer, judge, within_bounds
 from services.worker.probe_requests import Probe, identity_probe, image_probes, text_probes
-from services.worker.video_probes import video_identity_probe, video_probes
+from services.worker.sent_prompts import SentPrompt
+from services.worker.sessions import HEADER
+from services.worker.video_probes import (
+    frames_identity_probe,
+    frames_probes,
+    video_identity_probe,
+    video_probes,
+)
 
 EVENT_SECONDS = 5.0
 TRY_AGAIN_SECONDS = (0.5, 2.0)
 DETAIL_LIMIT = 1000
+NO_FRAMES = "frames are not handed over, videos travel as they are: {}"
 NO_VIDEO = "layout {} has no videos: they route by the text before them"
 
 T = TypeVar("T")
@@ -54,7 +64,7 @@ class Asks(Protocol):
         """The engine's token ids of a chat. Raises EngineError."""
         ...
 
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Run a chat. Raises EngineError."""
         ...
 
@@ -73,11 +83,15 @@ class Watches(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Videos:
-    """How a model's videos are probed: the rule that takes their frames, and the layouts that may be the engine's."""
+    """How a model's videos are probed: the rule that takes their frames, and the layouts that may be the engine's.
+
+    ``frames``: whether the engine takes videos as frames is asked too.
+    """
 
     sampling: Sampling
     variants: Mapping[str, Family]
     several: bool = True
+    frames: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ class Prover:
     watch: Watches | None
     in_thread: InThread = run_in_thread
     heard: Heard = field(default=lambda answer: None)
+    bindings: Bindings | None = None
 
     async def text(self) -> ModalityContract:
         """Text, tools, several turns."""
@@ -133,7 +148,34 @@ class Prover:
         probe = await self.in_thread(
             partial(video_identity_probe, subject.model, uuid, videos.sampling, mp4_uri, subject.block_size)
         )
-        return await self._identity(probe, videos.variants[video.variant], identity, video)
+        family = videos.variants[video.variant]
+        video = await self._identity(probe, family, identity, video)
+        told = video.verbatim_identity or video.binding
+        return await self._frames((identity + 1) % 2**64, family, video) if videos.frames and told else video
+
+    async def _frames(self, identity: int, family: Family, video: ModalityContract) -> ModalityContract:
+        """Whether the engine takes a video as frames, lays it out as the video itself, and it can be told whose it is.
+
+        If not, it gets the video itself.
+        """
+        subject, videos = self.subject, self.subject.videos
+        if videos is None or self.bindings is None:
+            return video
+        asked = await self.in_thread(partial(frames_probes, subject.model, videos.sampling))
+        answers = [await self._ask(probe) for probe in asked]
+        views = {video.variant: [await self._view(probe, family) for probe in asked]}
+        differs = judge(answers, views).differences.get(video.variant)
+        if differs is not None:
+            return video.model_copy(update={"detail": _short(NO_FRAMES.format(differs))})
+        uuid = engine_uuid(identity)
+        make = partial(frames_identity_probe, subject.model, uuid, videos.sampling, subject.block_size)
+        blank = ModalityContract(proven=True, variant=video.variant)
+        found = await self._identity(await self.in_thread(make), family, identity, blank)
+        if not found.proven or not (found.binding or found.verbatim_identity):
+            return video.model_copy(update={"detail": _short(NO_FRAMES.format(found.detail))})
+        ways = {video.binding, found.binding}
+        binding = next((way.value for way in (Binding.TOKENS, Binding.SESSION) if way.value in ways), "")
+        return video.model_copy(update={"frames": True, "binding": binding})
 
     async def _modality(
         self, probes: Sequence[Probe], variants: Mapping[str, Family | None]
@@ -162,7 +204,9 @@ class Prover:
         return answer
 
     async def _view(self, probe: Probe, family: Family | None) -> View:
-        view: View = await self.in_thread(partial(self.layout.view, probe.body, probe.shapes, family=family))
+        # What is said of frames makes them the video they are of: to our layout they are that.
+        body = {name: value for name, value in probe.body.items() if name != "media_io_kwargs"}
+        view: View = await self.in_thread(partial(self.layout.view, body, probe.shapes, family=family))
         return view
 
     async def _identity(
@@ -174,29 +218,47 @@ class Prover:
         spans = [Span(span.offset, span.length, identity) for span in view.spans]
         expected = addresses(view.token_ids, self.subject.block_size, spans)
         self.watch.expect(identity)
-        try:
-            await _patiently(self.engine.complete, probe.body)
-        except EngineError as error:
-            return found.model_copy(update={"detail": _short(f"the identity probe failed: {error}")})
-        came, equal = await self.watch.saw(identity, expected, EVENT_SECONDS)
+        with self._known_as(expected, spans) as headers:
+            try:
+                await _patiently(partial(self.engine.complete, headers=headers), probe.body)
+            except EngineError as error:
+                return found.model_copy(update={"detail": _short(f"the identity probe failed: {error}")})
+            came, equal = await self.watch.saw(identity, expected, EVENT_SECONDS)
         if not came:
             detail = f"the uuid sent did not come back in KV events within {EVENT_SECONDS:.0f} s"
             return found.model_copy(update={"verbatim_identity": False, "detail": detail})
         if not equal:
             detail = "the identity came back, but the blocks' addresses differ: the media range is not the engine's"
             return found.model_copy(update={"verbatim_identity": True, "proven": False, "detail": detail})
-        return found.model_copy(update={"verbatim_identity": True})
+        way = Binding.NONE if self.bindings is None else self.bindings.how(identity)
+        return found.model_copy(update={"verbatim_identity": way is Binding.NONE, "binding": way.value})
+
+    @contextlib.contextmanager
+    def _known_as(self, expected: Sequence[int], spans: Sequence[Span]) -> Iterator[dict[str, str]]:
+        """Headers of a probe whose medium may come back under another name: it is bound as a request's would be."""
+        if self.bindings is None:
+            yield {}
+            return
+        session = self.bindings.own_session()
+        prompt = self.bindings.begin(SentPrompt(expected, tuple(spans), whole=True, session=session, own=True))
+        try:
+            yield {HEADER: session}
+        finally:
+            self.bindings.end(prompt)
 
 
 async def prove(
     engine: Asks, layout: LaysOut, subject: Subject, watch: Watches | None, identity: int,
-    *, in_thread: InThread = run_in_thread, heard: Heard = lambda answer: None,
+    *, in_thread: InThread = run_in_thread, heard: Heard = lambda answer: None, bindings: Bindings | None = None,
 ) -> Contract:  # fmt: skip
-    """Probe text, images, videos and the identities' way back. ``identity`` is fresh, and so is the one after it."""
-    prover = Prover(engine, layout, subject, watch, in_thread, heard)
+    """Probe text, images, videos and the identities' way back. ``identity`` is fresh, and so is the one after it.
+
+    With ``bindings`` an identity that comes back changed is bound to the one that was sent, if it can be.
+    """
+    prover = Prover(engine, layout, subject, watch, in_thread, heard, bindings)
     return Contract(
         model=subject.model, text=await prover.text(), image=await prover.image(identity),
-        video=await prover.video((identity + 1) % 2**64),
+        video=await prover.video((identity + 1) % 2**64),  # and the one after that, for its frames
     )  # fmt: skip
 
 

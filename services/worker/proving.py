@@ -12,6 +12,7 @@ from schemas.worker import Contract, ModalityContract
 from services.layout.card import CardError
 from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
+from services.worker.bindings import Bindings
 from services.worker.contract_cache import ContractCache, cache_key, folder_state, worth_keeping
 from services.worker.engine import Engine
 from services.worker.kinds import EngineKind
@@ -39,21 +40,32 @@ class Proving:
         self._log = log
         self._cache = ContractCache(settings.data_dir / "contracts" / f"{settings.worker_id}.json")
 
-    async def contract(self, facts: EngineFacts, layout: ModelLayout | CardError, watch: Seen | None) -> Contract:
-        """The contract, logged. What can't be proven says why."""
+    async def contract(
+        self, facts: EngineFacts, layout: ModelLayout | CardError, watch: Seen | None, bindings: Bindings | None = None
+    ) -> Contract:
+        """The contract, logged. What can't be proven says why. ``bindings`` learn what the probes are called."""
         if isinstance(layout, CardError):
             detail = ModalityContract(detail=str(layout)[:1000])
             contract = Contract(model=facts.model, text=detail, image=detail, video=detail)
         else:
-            contract = await self._kept_or_proven(facts, layout, watch)
+            contract = await self._kept_or_proven(facts, layout, watch, bindings)
+        if facts.model in self._settings.video_forward_frames and not contract.video.frames:
+            self._log.warning(
+                "videos are not handed over as frames: start the engine with --trust-request-mm-kwargs, or take the "
+                "model out of KVROUTE_VIDEO_FORWARD_FRAMES",
+                worker=self._settings.worker_id, model=facts.model, detail=contract.video.detail,
+            )  # fmt: skip
         for name in ("text", "image", "video"):
             found: ModalityContract = getattr(contract, name)
             say: Any = self._log.info if found.proven else self._log.warning
             say("layout proven" if found.proven else "layout not proven", worker=self._settings.worker_id,
-                model=facts.model, modality=name, variant=found.variant, detail=found.detail)  # fmt: skip
+                model=facts.model, modality=name, variant=found.variant, detail=found.detail,
+                binding=found.binding or None)  # fmt: skip
         return contract
 
-    async def _kept_or_proven(self, facts: EngineFacts, layout: ModelLayout, watch: Seen | None) -> Contract:
+    async def _kept_or_proven(
+        self, facts: EngineFacts, layout: ModelLayout, watch: Seen | None, bindings: Bindings | None = None
+    ) -> Contract:
         subject = Subject(
             facts.model, layout.card.variant, facts.block_size, layout.lays_images, layout.pixel_bound,
             layout.videos(self._settings),
@@ -63,14 +75,18 @@ class Proving:
         if kept is not None:
             self._log.info("contract kept from before: the engine is the same", worker=self._settings.worker_id)
             return kept
-        contract = await self._prove(layout, subject, watch)
+        contract = await self._prove(layout, subject, watch, bindings)
         if key is not None and worth_keeping(contract):
             await run_in_thread(self._cache.put, key, contract)
         return contract
 
-    async def _prove(self, layout: ModelLayout, subject: Subject, watch: Seen | None) -> Contract:
+    async def _prove(
+        self, layout: ModelLayout, subject: Subject, watch: Seen | None, bindings: Bindings | None = None
+    ) -> Contract:
         if self._kind.tokenizes:
-            return await prove(self._engine, layout.layouter, subject, watch, self._fresh_identity())
+            return await prove(
+                self._engine, layout.layouter, subject, watch, self._fresh_identity(), bindings=bindings
+            )
         return await EventProver(
             self._engine, layout.layouter, subject, watch, self._fresh_identity, self._kind.uuid
         ).prove()
@@ -86,7 +102,9 @@ class Proving:
         except OSError:
             return None
         videos = subject.videos
-        probing = None if videos is None else (videos.sampling.name, list(videos.variants), videos.several)
+        probing = None if videos is None else (
+            videos.sampling.name, list(videos.variants), videos.several, videos.frames,
+        )  # fmt: skip
         return cache_key(_own_version(), self._engine.url, facts, subject.variant, probing, watch is not None, state)
 
     def _fresh_identity(self) -> int:

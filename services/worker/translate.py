@@ -10,20 +10,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
 from services.kv.address import chain, local_hash, seed_for, token_bytes_of
 from services.kv.tier import TIERS, Tier
-from services.worker.engines.events import Batch, Cause, Cleared, EngineHash, Removed, Stored, Unaddressable
+from services.worker.engines.events import Batch, Cause, Cleared, EngineHash, Keys, Removed, Stored, Unaddressable
 from services.worker.engines.pages import PageGrouper
 from services.worker.resident import ResidentSet
+
+
+class TellsMedia(Protocol):
+    """Knows whose the media are that an engine names in its own way."""
+
+    def read(self, event: Stored, parent: int | None, seed: int, at: float) -> Keys:
+        """The event's keys with its media told; what can't be told has no address. ``at``: the engine's time."""
+        ...
 
 
 class Translator:
     """Follows the KV events of one slot (one data-parallel rank of one engine) and keeps its resident set."""
 
-    def __init__(self, block_size: int, resident: ResidentSet | None = None) -> None:
+    def __init__(
+        self, block_size: int, resident: ResidentSet | None = None, media: TellsMedia | None = None
+    ) -> None:
         if block_size <= 0:
             raise ValueError(f"block_size is {block_size}, expected a positive number of tokens")
         self.block_size = block_size
@@ -34,6 +45,8 @@ class Translator:
         """Copies that went without having been seen to come."""
         self.unrecognised: Counter[str] = Counter()
         """Events of unknown types, by type."""
+        self._media = media
+        self._at = 0.0
         self._known: dict[EngineHash, tuple[int, int]] = {}
         self._copies: dict[Tier, dict[EngineHash, int]] = {tier: {} for tier in TIERS}
         self._other_groups: set[int | None] = set()
@@ -64,6 +77,7 @@ class Translator:
 
     def apply(self, batch: Batch) -> None:
         """Follow one batch; the resident set logs what changed."""
+        self._at = batch.at
         for event in batch.events:
             if isinstance(event, Stored):
                 self._stored(event)
@@ -109,6 +123,8 @@ class Translator:
                 self.unaddressed[Cause.UNKNOWN_PARENT] += len(hashes)
                 return
             parent, seed = known
+        if keys.named is not None and self._media is not None:
+            keys = self._told(event, parent, seed)
         count = len(hashes) if keys.addressable is None else keys.addressable
         if count < len(hashes):
             self.unaddressed[keys.cause or Cause.MALFORMED_KEYS] += len(hashes) - count
@@ -117,14 +133,22 @@ class Translator:
         except OverflowError:
             self.unaddressed[Cause.MISFIT] += count
             return
-        self._chain(event, data, count, parent, seed, tier)
+        self._chain(hashes[:count], keys, data, (parent, seed), tier)
 
-    def _chain(self, event: Stored, data: bytes, count: int, parent: int | None, seed: int, tier: Tier) -> None:
-        hashes, media = event.hashes, event.keys.media
+    def _told(self, event: Stored, parent: int | None, seed: int) -> Keys:
+        """The keys with media told; those of an event with unusable token ids are used nowhere."""
+        try:
+            return event.keys if self._media is None else self._media.read(event, parent, seed, self._at)
+        except OverflowError:
+            return event.keys
+
+    def _chain(
+        self, hashes: list[EngineHash], keys: Keys, data: bytes, root: tuple[int | None, int], tier: Tier
+    ) -> None:
+        (parent, seed), media = root, keys.media
         known, copies, add = self._known, self._copies[tier], self.resident.add
         width = self.block_size * 4
-        for block in range(count):
-            engine_hash = hashes[block]
+        for block, engine_hash in enumerate(hashes):
             entry = known.get(engine_hash)
             if entry is None:
                 piece = data[block * width : block * width + width]

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schemas.media import MediaKind
+from services.kv.frames import frames_kwargs, frames_uri
 from services.kv.sampling import Sampling, Source, sample
 from services.layout.shapes import MediaShape
-from services.worker.clips import Clip
+from services.worker.clips import Clip, png_frame
 from services.worker.probe_requests import Body, Probe
 
 PLAIN = Clip(8, 64, 64)
@@ -26,6 +27,13 @@ VAST = Clip(13, 1376, 1408, fps=2)
 
 ALONE: tuple[Clip, ...] = (PLAIN, SINGLE, NARROW, LONG, WIDE, VAST)
 """Probes of one video each, the small ones first: what a small one covers tells a refusal of a large one's size."""
+
+SHORT = Clip(4, 96, 64, fps=2)
+"""All of its frames are taken: a processor that is not told otherwise would sample again."""
+ODD = Clip(13, 64, 96, fps=2)
+
+AS_FRAMES: tuple[Clip, ...] = (PLAIN, SHORT, ODD, LONG)
+"""Probes of videos that are handed over as their frames."""
 
 Encode = Callable[[Clip], str]
 
@@ -69,3 +77,27 @@ def video_identity_probe(model: str, uuid: str, sampling: Sampling, encode: Enco
     filler = "one two three four five six seven eight nine ten " * (block_size // 8 + 1)
     probe = video_probe(model, "video identity", [PLAIN], sampling, encode, uuid, filler)
     return Probe(probe.name, {**probe.body, "max_tokens": 1, "temperature": 0}, probe.shapes)
+
+
+def frames_probes(model: str, sampling: Sampling) -> list[Probe]:
+    """Videos handed over as their frames: each must be laid out as the video itself is."""
+    return [_frames_probe(model, f"frames of {clip.name}", clip, sampling) for clip in AS_FRAMES]
+
+
+def frames_identity_probe(model: str, uuid: str, sampling: Sampling, block_size: int) -> Probe:
+    """A request that fills some blocks around the frames of a video, whose uuid must be known again."""
+    filler = "one two three four five six seven eight nine ten " * (block_size // 8 + 1)
+    probe = _frames_probe(model, "frames identity", PLAIN, sampling, uuid, filler)
+    return Probe(probe.name, {**probe.body, "max_tokens": 1, "temperature": 0}, probe.shapes)
+
+
+def _frames_probe(
+    model: str, name: str, clip: Clip, sampling: Sampling, uuid: str | None = None, filler: str = "What happens?"
+) -> Probe:
+    taken = sample(Source(clip.frames, float(clip.fps)), sampling)
+    pictures = [png_frame(clip)] * len(taken.indices)
+    probe = video_probe(model, name, [clip], sampling, lambda _: frames_uri(pictures), uuid, filler)
+    said = frames_kwargs(
+        taken.indices, fps=taken.fps, total_frames=clip.frames, duration=clip.frames / float(clip.fps)
+    )
+    return Probe(name, {**probe.body, "media_io_kwargs": {"video": said}}, probe.shapes)

@@ -25,6 +25,8 @@ class Cause(StrEnum):
     UNKNOWN_BLOCK = "unknown_block"
     PROMPT_EMBEDS = "prompt_embeds"
     UNNAMED_MEDIA = "unnamed_media"
+    UNBOUND_MEDIA = "unbound_media"
+    AMBIGUOUS_MEDIA = "ambiguous_media"
     UNNAMED_LORA = "unnamed_lora"
     AMBIGUOUS_KEYS = "ambiguous_keys"
     MALFORMED_KEYS = "malformed_keys"
@@ -39,13 +41,15 @@ class Keys:
 
     ``media`` holds per block the identities of the media that overlap it, in prompt order (``None``: no media in
     any block). ``salt`` speaks of a root event only: children inherit it. Blocks from index ``addressable`` on have
-    no address, for ``cause``; ``None`` means all have one.
+    no address, for ``cause``; ``None`` means all have one. ``named`` is there when a medium's identifier is not of our
+    form: per block of ``media`` the identifiers and the place where each medium begins, counted from the block's.
     """
 
     salt: str | None = None
     media: Sequence[tuple[int, ...]] | None = None
     addressable: int | None = None
     cause: Cause | None = None
+    named: Sequence[tuple[tuple[str, int], ...]] | None = None
 
 
 @dataclass(slots=True)
@@ -66,6 +70,8 @@ class Stored:
     group: int | None = None
     reusable: bool = True
     """False: a cache group that says nothing about a reusable prefix (Mamba state, sliding window)."""
+    session: str | None = None
+    """The session id of the request that filled the blocks, where the engine says it."""
 
 
 @dataclass(slots=True)

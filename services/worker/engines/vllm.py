@@ -60,7 +60,7 @@ class VllmEvents:
         return Stored(
             event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size,
             _tier(event.medium, event.locality), event.lora_name, keys, event.group_idx,
-            event.kv_cache_spec_kind in _PREFIX_KINDS,
+            event.kv_cache_spec_kind in _PREFIX_KINDS, event.session_id,
         )
 
 

@@ -93,6 +93,8 @@ class KeyReader:
             if salt is not None:
                 keys.salt = salt
         keys.media = media
+        if self.dialect is Dialect.PAIRS:
+            keys.named = _named(extra_keys[: len(media)])
         return keys
 
     def _entry(self, entry: list[Any], tokens: Sequence[int], first: bool) -> _Parsed | Cause:
@@ -150,3 +152,9 @@ class KeyReader:
             if not self.placeholders.isdisjoint(token_ids[block * block_size : (block + 1) * block_size]):
                 return Keys(addressable=block, cause=Cause.UNNAMED_MEDIA)
         return Keys()
+
+
+def _named(extra_keys: Sequence[list[Any] | None]) -> list[tuple[tuple[str, int], ...]] | None:
+    """Identifiers and places of each block's media; None where all are of our form. The keys were read before."""
+    pairs = [tuple((key[0], key[1]) for key in entry or () if isinstance(key, list)) for entry in extra_keys]
+    return pairs if any(not is_ours(name) for block in pairs for name, _ in block) else None

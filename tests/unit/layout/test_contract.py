@@ -45,6 +45,7 @@ def test_text_that_was_not_proven() -> None:
         (FAILED, Reason.CONTRACT_MISMATCH),
         (proven("qwen3_vl"), Reason.CONTRACT_MISMATCH),
         (proven(verbatim_identity=False), Reason.UNSUPPORTED_ENGINE),
+        (proven(verbatim_identity=False, binding="session"), None),
         (proven(verbatim_identity=True), None),
     ],
 )

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from schemas.decision import Decision, Mode, Outcome
+from schemas.media import MediaKind
+from schemas.request import Claim
+from schemas.work import SampledFrames
+from schemas.worker import Contract, ModalityContract
 from services.kv.reason import Reason
 from services.router.booking import booking_of
 from services.router.deciding import forwarded_identity
@@ -145,6 +149,29 @@ def test_work_carries_the_body_and_the_epoch_it_was_decided_for() -> None:
 def test_there_is_no_work_without_a_worker() -> None:
     with pytest.raises(ValueError, match="there is no work"):
         work_of(expanded(), decision(expanded()))
+
+
+@pytest.mark.parametrize(("way", "known"), [("", 0), ("session", 3), ("tokens", 3)])
+def test_work_says_the_blocks_up_to_the_last_medium_where_the_agent_knows_media_by_them(way: str, known: int) -> None:
+    medium, span = image(16, 40 - 16)
+    request = expanded(tokens=128, media=[medium], spans=[span], vision_tokens=24)
+    contract = Contract(model="m", video=ModalityContract(binding=way))
+    work = work_of(request, decision(request, slot()), contract)
+    assert work.addresses == request.addresses[16][:known]
+
+
+def test_work_has_frames_only_of_a_video_whose_identity_travels() -> None:
+    medium, span = image(16, 20)
+    claim = Claim(uri="blob:" + "0" * 32, size=1)
+    video = medium.model_copy(
+        update={"kind": MediaKind.VIDEO, "frames_claim": claim, "fps": 4.0, "total_frames": 8, "duration": 2.0,
+                "frame_indices": [0, 7]}
+    )  # fmt: skip
+    request = expanded(media=[video], spans=[span])
+    (found,) = work_of(request, decision(request, slot())).media
+    assert found.frames == SampledFrames(claim=claim, indices=[0, 7], fps=4.0, total_frames=8, duration=2.0)
+    untold = expanded(media=[video.model_copy(update={"forward": False})], spans=[span])
+    assert work_of(untold, decision(untold, slot())).media[0].frames is None
 
 
 def test_a_route_says_where_and_how_sure() -> None:

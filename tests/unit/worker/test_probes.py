@@ -65,7 +65,7 @@ class ToyEngine:
     async def tokenize(self, body: dict[str, Any]) -> list[int]:
         return self.change(ToyLayout().view(body, shapes_of(body)).token_ids, body)
 
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, body: dict[str, Any], headers: Any = None) -> dict[str, Any]:
         self.completed.append(body)
         return {}
 
@@ -198,7 +198,7 @@ async def test_an_identity_at_another_range_is_a_mismatch() -> None:
 async def test_an_engine_that_cant_run_the_probe_has_proven_its_layout_only() -> None:
     engine = ToyEngine()
 
-    async def refuse(body: dict[str, Any]) -> dict[str, Any]:
+    async def refuse(body: dict[str, Any], headers: Any = None) -> dict[str, Any]:
         raise EngineError(400, "busy")
 
     engine.complete = refuse  # type: ignore[method-assign]

@@ -41,7 +41,7 @@ class Asked:
             raise EngineError(400, "no")
         return self.layouter.view(body, shapes_of(body)).token_ids
 
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, body: dict[str, Any], headers: Any = None) -> dict[str, Any]:
         return {}
 
 

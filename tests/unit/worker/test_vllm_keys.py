@@ -44,7 +44,8 @@ class TestPairs:
 
     def test_media_are_lists_in_prompt_order_ours_or_foreign(self) -> None:
         keys = read(self.reader, [[[OURS_A, 1]], [[OURS_A, -1], ["blake3", 0]]])
-        assert keys == Keys(media=[(A,), (A, foreign_identity("blake3"))])
+        named = [((OURS_A, 1),), ((OURS_A, -1), ("blake3", 0))]
+        assert keys == Keys(media=[(A,), (A, foreign_identity("blake3"))], named=named)
 
     def test_the_string_left_in_a_roots_first_block_is_the_salt(self) -> None:
         assert read(self.reader, [[[OURS_A, 0], "salt-1"], None]) == Keys(salt="salt-1", media=[(A,), ()])

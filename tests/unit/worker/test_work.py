@@ -50,7 +50,7 @@ async def test_the_engine_gets_the_clients_body_with_what_is_ours(stand: Stand) 
     body, headers = stand.engine.chats[0]
     assert body == {"model": "adapter", "messages": [], "top_k": 5, "cache_salt": "salt"}
     assert headers["X-Request-Id"] == "t/r1-2"
-    assert headers["X-Session-ID"] == "s1"
+    assert headers["X-Session-ID"] == "t/s1"
     assert "X-data-parallel-rank" not in headers
 
 
