@@ -86,8 +86,7 @@ class ResidentSet:
             if address not in self._children:
                 # The common case, by far: a new block at the end of its chain.
                 node.held[index] = 1
-                above = None if parent is None else self._nodes.get(parent)
-                if parent is None or (above is not None and above.published):
+                if parent is None or ((above := self._nodes.get(parent)) is not None and above.published):
                     node.published = True
                     self._store(address, index)
                 return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from services.kv.tier import Tier
-from services.worker.engines.events import Batch, Cause, Cleared, Event, Keys, Removed, Stored, Unrecognised
+from services.worker.engines.events import Batch, Cause, Cleared, EngineHash, Event, Keys, Removed, Stored, Unrecognised
 from services.worker.engines.vllm_keys import KeyReader
-from services.worker.engines.wire import BlockRemoved, BlockStored, UnknownEvent, WireEvent, decode_batch
+from services.worker.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, UnknownEvent, decode_batch
 
 _TIERS: dict[str | None, Tier] = {
     None: Tier.DEVICE, "GPU": Tier.DEVICE, "CPU": Tier.HOST, "DISK": Tier.DISK, "STORAGE": Tier.DISK, "FS": Tier.DISK,
@@ -24,25 +24,25 @@ class VllmEvents:
         """One batch. Raises EngineEventError when the payload is not a batch of KV events."""
         batch = decode_batch(payload)
         events: list[Event] = []
+        gone: tuple[list[EngineHash], BlockRemoved] | None = None
         for event in batch.events:
-            neutral = self._neutral(event)
-            if isinstance(neutral, Removed) and events:
+            if not isinstance(event, BlockRemoved):
+                gone = None
+                events.append(self._neutral(event))
+            elif gone is not None and _same_place(event, gone[1]):
                 # One event a block is how an engine under eviction speaks: sixteen of them are one removal.
-                last = events[-1]
-                if isinstance(last, Removed) and last.tier is neutral.tier and last.group == neutral.group:
-                    last.hashes += neutral.hashes
-                    continue
-            events.append(neutral)
+                gone[0].extend(event.block_hashes)
+            else:
+                gone = (event.block_hashes, event)
+                events.append(Removed(event.block_hashes, _tier(event.medium, event.locality), event.group_idx))
         return Batch(batch.ts, events, batch.rank)
 
     def reset(self) -> None:
         """Nothing is remembered here."""
 
-    def _neutral(self, event: WireEvent) -> Event:
+    def _neutral(self, event: BlockStored | AllBlocksCleared | UnknownEvent) -> Event:
         if isinstance(event, BlockStored):
             return self._stored(event)
-        if isinstance(event, BlockRemoved):
-            return Removed(event.block_hashes, _tier(event.medium, event.locality), event.group_idx)
         if isinstance(event, UnknownEvent):
             return Unrecognised(event.type)
         return Cleared()
@@ -62,6 +62,10 @@ class VllmEvents:
             _tier(event.medium, event.locality), event.lora_name, keys, event.group_idx,
             event.kv_cache_spec_kind in _PREFIX_KINDS, event.session_id,
         )
+
+
+def _same_place(one: BlockRemoved, other: BlockRemoved) -> bool:
+    return one.medium == other.medium and one.group_idx == other.group_idx and one.locality == other.locality
 
 
 def _tier(medium: str | None, locality: str | None) -> Tier | None:
