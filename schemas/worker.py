@@ -73,6 +73,9 @@ class Worker(Message):
     limits: Limits = Field(default_factory=Limits)
     at_ms: Int64
     agent: str = Field(default="", description="host of the agent, for people")
+    engine_url: str | None = Field(
+        default=None, max_length=500, description="where the engine renders chats, if its layouts are asked from it"
+    )
 
 
 class Load(Part):

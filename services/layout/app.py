@@ -17,6 +17,8 @@ from services.layout.contract import Proof
 from services.layout.fleet import Fleet
 from services.layout.lay_out import lay_out
 from services.layout.layouter import Layouter
+from services.layout.paths import any_path
+from services.layout.processor.stage import Processing
 from services.layout.routing_events import VideoRouting
 from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.bus import Record
@@ -38,22 +40,41 @@ _NO_FOLDER = (Reason.UNSUPPORTED_MODEL, "no usable model folder says how the mod
 M = TypeVar("M", MediaResolved, Worker)
 
 
-def build(settings: Settings, service: Service, *, cards: Cards | None = None, blobs: Blobs | None = None) -> None:
-    """Register the stage. ``cards`` and ``blobs`` are made from the settings unless given."""
-    stage = Layout(settings, service, cards, blobs)
+def build(
+    settings: Settings,
+    service: Service,
+    *,
+    cards: Cards | None = None,
+    blobs: Blobs | None = None,
+    processing: Processing | None = None,
+) -> None:
+    """Register the stage. ``cards``, ``blobs`` and ``processing`` are made from the settings unless given."""
+    if processing is None and any_path(settings, "processor"):
+        processing = Processing(settings)
+    stage = Layout(settings, service, cards, blobs, processing)
     service.follow_control()
     service.project(WORKERS, stage.take_worker)
     service.consume(MEDIA_RESOLVED, stage.take, group=GROUP)
     service.on_start(stage.begin)
+    service.on_stop(stage.end)
 
 
 class Layout:
     """What the stage keeps: the models' layouters and the newest registration of every worker."""
 
-    def __init__(self, settings: Settings, service: Service, cards: Cards | None, blobs: Blobs | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        service: Service,
+        cards: Cards | None,
+        blobs: Blobs | None,
+        processing: Processing | None,
+    ) -> None:
         self._settings = settings
         self._service = service
-        self._cards = cards or Cards.of(settings, on_problem=self._unusable)
+        self._processing = processing
+        dress = (lambda card: card) if processing is None else processing.dress
+        self._cards = cards or Cards.of(settings, on_problem=self._unusable, dress=dress)
         self._blobs = blobs or Blobs.of(settings)
         self._fleet = Fleet(require_contract=settings.layout_require_contract)
         self._video = VideoRouting(service.log)
@@ -61,6 +82,11 @@ class Layout:
     async def begin(self) -> None:
         """Load the models beside the start, so that the first request does not wait for a vocabulary."""
         self._service.spawn(self._warm(), name="layout-cards")
+
+    async def end(self) -> None:
+        """End what runs beside the stage."""
+        if self._processing is not None:
+            self._processing.close()
 
     def take_worker(self, record: Record) -> None:
         """One registration or tombstone."""
@@ -102,6 +128,8 @@ class Layout:
             raise Refused(404, f"The model `{resolved.model}` does not exist.", code="model_not_found")
         body = await self._body(resolved)
         block_sizes = sorted({*self._fleet.block_sizes(model), *self._settings.block_sizes})
+        if self._processing is not None:
+            await self._prepare(self._processing, model, resolved)
 
         def work() -> Expanded:
             """In a thread: everything that takes milliseconds."""
@@ -112,6 +140,14 @@ class Layout:
             )
 
         return await run_in_thread(work)
+
+    async def _prepare(self, processing: Processing, model: str, resolved: MediaResolved) -> None:
+        left = resolved.deadline_ms - self._service.clock.now_ms()
+        try:
+            layouter = await run_in_thread(self._cards.get, model)
+            await processing.prepare(layouter, resolved.media, left / 1000)
+        except TimeoutError:
+            raise deadline_exceeded(0) from None
 
     async def _body(self, resolved: MediaResolved) -> dict[str, Any]:
         if resolved.body is not None:

@@ -13,25 +13,41 @@ from services.runtime.settings import Settings
 Problem = Callable[[str, str], None]
 """Told the model and what is wrong with its folder."""
 
+Dress = Callable[[ModelCard], ModelCard]
+"""Puts other layouts in place of the family's."""
+
 
 class Cards:
     """Layouters by served model name. Thread-safe; a folder that can't be used is reported once and remembered."""
 
     def __init__(
-        self, folders: dict[str, Path], *, cache_tokens: int = 0, on_problem: Problem = lambda model, what: None
+        self,
+        folders: dict[str, Path],
+        *,
+        cache_tokens: int = 0,
+        on_problem: Problem = lambda model, what: None,
+        dress: Dress = lambda card: card,
     ) -> None:
+        """``dress`` is called once for each model, where its card is loaded."""
         self._folders = dict(folders)
+        self._dress = dress
         self._cache_tokens = cache_tokens
         self._on_problem = on_problem
         self._loaded: dict[str, Layouter | None] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, settings: Settings, *, on_problem: Problem = lambda model, what: None) -> Cards:
+    def of(
+        cls,
+        settings: Settings,
+        *,
+        on_problem: Problem = lambda model, what: None,
+        dress: Dress = lambda card: card,
+    ) -> Cards:
         """The models the settings name; ``models_dir`` is looked at once, now."""
         folders = {} if settings.models_dir is None else _subfolders(settings.models_dir)
         folders |= {name: Path(folder) for name, folder in settings.models.items()}
-        return cls(folders, cache_tokens=settings.layout_cache_tokens, on_problem=on_problem)
+        return cls(folders, cache_tokens=settings.layout_cache_tokens, on_problem=on_problem, dress=dress)
 
     @property
     def names(self) -> list[str]:
@@ -59,7 +75,7 @@ class Cards:
 
     def _load(self, model: str, folder: Path) -> Layouter | None:
         try:
-            layouter = Layouter(ModelCard.load(folder, model), cache_tokens=self._cache_tokens)
+            layouter = Layouter(self._dress(ModelCard.load(folder, model)), cache_tokens=self._cache_tokens)
         except (CardError, OSError) as error:
             self._on_problem(model, str(error))
             return None

@@ -58,7 +58,7 @@ class Proof:
             detail = f"the {kind} has {pixels} pixels, layouts are proven up to {bounds.pixels}"
             return Reason.CONTRACT_MISSING, detail
         if why is None and bounds.items is not None and number > bounds.items:
-            return Reason.CONTRACT_MISSING, f"the prompt has more than {bounds.items} {kind}s: engines take no more"
+            return Reason.CONTRACT_MISSING, f"the prompt has more than {bounds.items} {kind}s: no more are proven"
         return why
 
 

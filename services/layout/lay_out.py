@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from schemas.expanded import Expanded, MediaSpan
 from schemas.media import MediaItem, MediaResolved
@@ -13,7 +13,7 @@ from services.kv.reason import Reason
 from services.layout.contract import Proof
 from services.layout.families.family import Family
 from services.layout.families.variants import UnknownVariant
-from services.layout.layouter import Layouter, estimate_tokens
+from services.layout.layouter import estimate_tokens
 from services.layout.shapes import MediaShape
 from services.layout.view import View
 
@@ -23,10 +23,23 @@ MAX_ADDRESSES = 60_000
 _DETAIL_LIMIT = 500
 
 
+class LaysOut(Protocol):
+    """What lays out a request: a model's layouter, or an engine's answer."""
+
+    @property
+    def family(self) -> Family | None:
+        """Whose variants the workers' contracts choose from; None where nothing is to be chosen."""
+        ...
+
+    def view(self, body: Mapping[str, Any], media: Sequence[MediaShape] = (), *, family: Family | None = None) -> View:
+        """The routing view of a chat."""
+        ...
+
+
 def lay_out(
     resolved: MediaResolved,
     body: Mapping[str, Any],
-    layouter: Layouter | None,
+    layouter: LaysOut | None,
     proof: Proof,
     block_sizes: Sequence[int],
     *,
@@ -54,7 +67,7 @@ def lay_out(
     )
 
 
-def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: Layouter | None, proof: Proof) -> View:
+def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: LaysOut | None, proof: Proof) -> View:
     family, proof = _proven_family(layouter, proof)
     kinds = [item.kind for item in resolved.media]
     shapes = [_shape(item, proof, kinds[: index + 1].count(item.kind)) for index, item in enumerate(resolved.media)]
@@ -67,9 +80,9 @@ def _view(resolved: MediaResolved, body: Mapping[str, Any], layouter: Layouter |
     return view
 
 
-def _proven_family(layouter: Layouter | None, proof: Proof) -> tuple[Family | None, Proof]:
+def _proven_family(layouter: LaysOut | None, proof: Proof) -> tuple[Family | None, Proof]:
     """The variants of the model's layout that its workers proved; where there is no such, its media are not exact."""
-    family = None if layouter is None else layouter.card.family
+    family = None if layouter is None else layouter.family
     if family is None:
         return None, proof
     try:

@@ -55,6 +55,11 @@ class Layouter:
             kind for kind in EXPANDED_KINDS if card.family and card.family.placeholder(kind) is not None
         )
 
+    @property
+    def family(self) -> Family | None:
+        """The card's."""
+        return self.card.family
+
     def _compile(self, source: str | None) -> ChatTemplate | None:
         if source is None:
             return None

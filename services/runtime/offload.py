@@ -121,14 +121,26 @@ class DecodePool:
             self._end(executor)
 
     def _add(self) -> None:
-        # "spawn": a forked child would inherit locks, sockets and the event loop of a running service.
-        executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=prepare_child)
+        executor = one_process()
         self._alive.add(executor)
         self._executors.put_nowait(executor)
 
     def _end(self, executor: ProcessPoolExecutor) -> None:
         self._alive.discard(executor)
-        processes = list((getattr(executor, "_processes", None) or {}).values())
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.kill()
+        end_process(executor)
+
+
+def one_process(memory_bytes: int | None = None) -> ProcessPoolExecutor:
+    """A process that is started when something is submitted; it gets no more than so much memory of its own."""
+    # "spawn": a forked child would inherit locks, sockets and the event loop of a running service.
+    return ProcessPoolExecutor(
+        1, mp_context=get_context("spawn"), initializer=prepare_child, initargs=(memory_bytes,)
+    )
+
+
+def end_process(executor: ProcessPoolExecutor) -> None:
+    """End it at once, whatever it is in the middle of."""
+    processes = list((getattr(executor, "_processes", None) or {}).values())
+    executor.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.kill()

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 Csv = Annotated[tuple[str, ...], "comma separated in the environment"]
+LayoutPath = Literal["native", "processor", "render"]
 
 
 class Settings(BaseModel):
@@ -135,12 +136,28 @@ class Settings(BaseModel):
     blob_ttl_seconds: int = Field(default=26 * 3600, ge=60)
 
     # Layout
-    layout: Literal["native"] = "native"
+    layout: LayoutPath = Field(
+        default="native",
+        description="what lays out prompts: native (known families), processor (the model's own, by transformers) or "
+        "render (asked from an engine); the same for layout and agents",
+    )
+    layout_by_model: dict[str, LayoutPath] = Field(
+        default_factory=dict, description="model=path pairs, over the default"
+    )
     models: dict[str, str] = Field(default_factory=dict, description="served model name=model folder pairs")
     models_dir: Path | None = Field(default=None, description="each subfolder is a model, served under its name")
     block_sizes: tuple[int, ...] = Field(default=(), description="expected block sizes; default: what workers report")
     layout_cache_tokens: int = Field(default=8_000_000, ge=0, description="tokens of text pieces kept tokenised")
     layout_require_contract: bool = Field(default=True, description="false: media are exact without a proven contract")
+    processor_processes: int = Field(default=1, ge=1, description="processes that models' processors run in")
+    processor_seconds: float = Field(default=20.0, gt=0, description="for one medium; then the process is ended")
+    processor_memory_bytes: int = Field(default=4 << 30, ge=256 << 20, description="of one process")
+    processor_cache: int = Field(default=10_000, ge=1, description="sizes of media whose layout is remembered")
+    render_url: str | None = Field(
+        default=None, description="of the engine that is asked for renderings; default: the model's live workers"
+    )
+    render_seconds: float = Field(default=10.0, gt=0, description="for one rendering")
+    render_concurrency: int = Field(default=16, ge=1, description="renderings asked for at once")
 
     # Router
     policy: str = "kv"

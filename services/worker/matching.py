@@ -58,6 +58,14 @@ def within_bounds(answers: Sequence[Answer]) -> tuple[list[Answer], Bounds]:
     return kept, Bounds(max_pixels, max_items)
 
 
+def covered(answers: Sequence[Answer]) -> Bounds:
+    """The largest medium and the most media of the probes that were answered with tokens."""
+    probes = [answer.probe for answer in answers if answer.tokens is not None]
+    return Bounds(
+        max((probe.pixels for probe in probes), default=0), max((len(probe.shapes) for probe in probes), default=0)
+    )
+
+
 def difference(answer: Answer, view: View) -> str | None:
     """Where an answer parts from a layout's view of the probe; None where they say the same."""
     name = answer.probe.name

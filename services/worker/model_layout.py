@@ -8,6 +8,10 @@ from pathlib import Path
 from schemas.media import MediaKind
 from services.layout.card import CardError, ModelCard
 from services.layout.layouter import Layouter
+from services.layout.paths import layout_path
+from services.layout.processor.card import processor_card
+from services.layout.processor.family import ProcessorFamily
+from services.layout.processor.processes import Processes
 from services.layout.shapes import MediaShape
 from services.runtime.settings import Settings
 from services.runtime.video_sampling import video_sampling
@@ -20,13 +24,26 @@ class ModelLayout:
 
     layouter: Layouter
     card: ModelCard
+    processes: Processes | None = None
+    """What the layouts are asked from, if the model's processor makes them."""
+
+    def close(self) -> None:
+        """Nothing more will be laid out."""
+        if self.processes is not None:
+            self.processes.close()
+
+    @property
+    def generic(self) -> bool:
+        """Whether the layouts are made by code whose rules are not known here."""
+        return isinstance(self.card.family, ProcessorFamily)
+
     def under(self, max_model_len: int | None) -> ModelLayout:
         """The layout in an engine that takes this many tokens: images of some families depend on it."""
         family = self.card.family
         if family is None or (laid_out := family.under(max_model_len)) is family:
             return self
         card = replace(self.card, family=laid_out)
-        return ModelLayout(Layouter(card), card)
+        return ModelLayout(Layouter(card), card, self.processes)
 
     @property
     def placeholders(self) -> frozenset[int]:
@@ -80,4 +97,8 @@ def load_layout(settings: Settings, model: str) -> ModelLayout:
             "KVROUTE_MODELS_DIR"
         )
     card = ModelCard.load(folder, model)
-    return ModelLayout(Layouter(card), card)
+    if layout_path(settings, model) != "processor":
+        return ModelLayout(Layouter(card), card)
+    processes = Processes.of(settings)
+    card = processor_card(card, processes)
+    return ModelLayout(Layouter(card), card, processes)

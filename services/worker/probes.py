@@ -25,8 +25,10 @@ from services.layout.view import View
 from services.runtime.offload import run_in_thread
 from services.worker.bindings import Binding, Bindings
 from services.worker.clips import mp4_uri
+from services.worker.edge_probes import Part, generic_image_probes
+from services.worker.edges import Edges, clip, picture, unseen
 from services.worker.engine import EngineError
-from services.worker.matching import Answer, judge, within_bounds
+from services.worker.matching import Answer, covered, judge, within_bounds
 from services.worker.probe_requests import Probe, identity_probe, image_probes, text_probes
 from services.worker.sent_prompts import SentPrompt
 from services.worker.sessions import HEADER
@@ -96,7 +98,11 @@ class Videos:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is probed."""
+    """What is probed.
+
+    ``generic``: the layouts are made by code whose rules are not known here, so more is asked, and only what is no
+    larger and no more than what was asked is exact. ``no_images`` says why images are not laid out.
+    """
 
     model: str
     variant: str
@@ -104,6 +110,8 @@ class Subject:
     lays_images: bool = True
     pixel_bound: int | None = None
     videos: Videos | None = None
+    generic: bool = False
+    no_images: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +134,16 @@ class Prover:
         """Images, and whether an identity sent with one comes back. ``identity`` is fresh: what is cached is silent."""
         subject = self.subject
         if not subject.lays_images:
-            return ModalityContract(detail=f"layout {subject.variant} has no images")
+            return ModalityContract(detail=_short(subject.no_images or f"layout {subject.variant} has no images"))
         probes = await self.in_thread(partial(image_probes, subject.model, subject.pixel_bound))
+        if subject.generic:
+            probes += await self.in_thread(partial(generic_image_probes, subject.model))
         image = await self._modality(probes, {subject.variant: None})
         if not image.proven or self.watch is None:
-            return image
+            return unseen(image) if subject.generic else image
         probe = identity_probe(subject.model, engine_uuid(identity), subject.block_size)
-        return await self._identity(probe, None, identity, image)
+        image = await self._identity(probe, None, identity, image)
+        return await self._edges(picture, None, identity, image) if subject.generic else image
 
     async def video(self, identity: int) -> ModalityContract:
         """Videos: which of the layouts, whether frames are taken as believed, whether an identity comes back."""
@@ -143,13 +154,15 @@ class Prover:
         video = await self._modality(await self.in_thread(make), videos.variants)
         video = video.model_copy(update={"sampling": videos.sampling.name})
         if not video.proven or self.watch is None:
-            return video
+            return unseen(video) if subject.generic else video
         uuid = engine_uuid(identity)
         probe = await self.in_thread(
             partial(video_identity_probe, subject.model, uuid, videos.sampling, mp4_uri, subject.block_size)
         )
         family = videos.variants[video.variant]
         video = await self._identity(probe, family, identity, video)
+        if subject.generic:
+            return await self._edges(await self.in_thread(partial(clip, videos.sampling)), family, identity, video)
         told = video.verbatim_identity or video.binding
         return await self._frames((identity + 1) % 2**64, family, video) if videos.frames and told else video
 
@@ -177,6 +190,14 @@ class Prover:
         binding = next((way.value for way in (Binding.TOKENS, Binding.SESSION) if way.value in ways), "")
         return video.model_copy(update={"frames": True, "binding": binding})
 
+    async def _edges(
+        self, part: Part, family: Family | None, identity: int, found: ModalityContract
+    ) -> ModalityContract:
+        edges = Edges(self.subject.model, self.subject.block_size, part)
+        return await edges.seen(
+            lambda probe: self._view(probe, family), partial(self._identity, family=family), identity, found
+        )
+
     async def _modality(
         self, probes: Sequence[Probe], variants: Mapping[str, Family | None]
     ) -> ModalityContract:
@@ -184,6 +205,8 @@ class Prover:
         views = {name: [await self._view(answer.probe, family) for answer in kept] for name, family in variants.items()}
         verdict = judge(kept, views)
         if len(verdict.fitting) == 1:
+            if self.subject.generic and any(probe.shapes for probe in probes):
+                bounds = covered(kept)
             return ModalityContract(
                 proven=True, variant=verdict.fitting[0], max_pixels=bounds.max_pixels, max_items=bounds.max_items
             )

@@ -48,7 +48,10 @@ class Proving:
             detail = ModalityContract(detail=str(layout)[:1000])
             contract = Contract(model=facts.model, text=detail, image=detail, video=detail)
         else:
-            contract = await self._kept_or_proven(facts, layout, watch, bindings)
+            try:
+                contract = await self._kept_or_proven(facts, layout, watch, bindings)
+            finally:
+                layout.close()
         if facts.model in self._settings.video_forward_frames and not contract.video.frames:
             self._log.warning(
                 "videos are not handed over as frames: start the engine with --trust-request-mm-kwargs, or take the "
@@ -68,7 +71,7 @@ class Proving:
     ) -> Contract:
         subject = Subject(
             facts.model, layout.card.variant, facts.block_size, layout.lays_images, layout.pixel_bound,
-            layout.videos(self._settings),
+            layout.videos(self._settings), generic=layout.generic, no_images=layout.card.media_detail or "",
         )  # fmt: skip
         key = await self._key(facts, layout, subject, watch)
         kept = None if key is None else await run_in_thread(self._cache.get, key)

@@ -9,7 +9,7 @@ from schemas.media import MediaKind
 from services.kv.reason import Reason
 from services.layout.families.nemotron_config import FAMILIES as NEMOTRON
 from services.layout.families.registry import ENTRIES
-from services.layout.families.variants import family_of
+from services.layout.families.variants import PROCESSOR, RENDER, family_of
 
 _QWEN = frozenset({"qwen2_vl", "qwen3_vl", "qwen3_5"})
 _LLAVA = frozenset({"llava", "llava_next"})
@@ -51,9 +51,12 @@ def supports(engine: str, variant: str, kind: MediaKind, version: str = "") -> R
     ``variant`` is a family or one of its layouts. A ``version`` that can't be read is taken for a new one.
     """
     row = ENGINES.get(engine)
-    family = _ENGINES_NAME.get(family_of(variant))
     if row is None:
         return Reason.UNSUPPORTED_ENGINE
+    if family_of(variant) in (PROCESSOR, RENDER):
+        # Of any model, so only where the engine names media in its events and tells a chat's token ids.
+        return None if engine == "vllm" else Reason.UNSUPPORTED_ENGINE
+    family = _ENGINES_NAME.get(family_of(variant))
     if family is None:
         return Reason.UNSUPPORTED_MODEL
     covered = {MediaKind.IMAGE: row.images, MediaKind.VIDEO: row.videos}.get(kind, frozenset())

@@ -8,6 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 SEPARATOR = "/"
+PROCESSOR = "processor"
+"""Stands where a family does, for layouts that a model's own processor makes."""
+
+RENDER = "render"
+"""Likewise, for layouts that an engine makes itself."""
+
 _PRUNING = "evs-"
 
 
