@@ -41,11 +41,15 @@ def work_of(expanded: Expanded, decision: Decision, contract: Contract | None = 
 
 
 def _known_by(expanded: Expanded, block_size: int, contract: Contract | None) -> list[int]:
-    """Addresses up to the last block with a medium, where the agent knows media by the prompt they came with."""
-    if contract is None or not (contract.image.binding or contract.video.binding) or not expanded.spans:
+    """Addresses where the agent knows media by the prompt they came with: of all its blocks, to tell it from others.
+
+    Where events say whose they are, those up to the last medium do.
+    """
+    ways = set() if contract is None else {contract.image.binding, contract.video.binding} - {""}
+    if not ways or not expanded.spans:
         return []
     last = max(span.offset + span.length for span in expanded.spans)
-    return expanded.addresses.get(block_size, [])[: -(-last // block_size)]
+    return expanded.addresses.get(block_size, [])[: -(-last // block_size) if ways == {"session"} else None]
 
 
 def _work_medium(expanded: Expanded, item: int, medium: MediaItem) -> WorkMedia:

@@ -170,7 +170,7 @@ class Bindings:
         return names
 
     def _explained(self, prompt: SentPrompt, event: Stored, parent: int | None, seed: int) -> _Match | None:
-        """Whether a prompt's blocks are the event's, up to the last one that its addresses reach."""
+        """Whether a prompt's blocks are the event's, as far as its addresses reach."""
         named = event.keys.named or ()
         first = _place_after(prompt, parent)
         if first is None:
@@ -178,14 +178,17 @@ class Bindings:
         names: Names = {}
         size, data = event.block_size, token_bytes_of(event.token_ids)
         last = max(block for block, keys in enumerate(named) if keys)
-        for block in range(last + 1):
+        for block in range(len(event.hashes)):
             index = first + block
             if index >= len(prompt.addresses):
+                if block > last:
+                    break
                 return _Match(names, open=True)
             spans = _overlapping(prompt.spans, index * size, (index + 1) * size)
-            if [offset for _, offset in named[block]] != [span.offset - index * size for span in spans]:
+            keys = named[block] if block < len(named) else ()
+            if [offset for _, offset in keys] != [span.offset - index * size for span in spans]:
                 return None
-            for (name, _), span in zip(named[block], spans, strict=True):
+            for (name, _), span in zip(keys, spans, strict=True):
                 if not self._may_be(name, span.identity, names):
                     return None
             identities = [span.identity for span in spans]

@@ -85,8 +85,11 @@ def frames_probes(model: str, sampling: Sampling) -> list[Probe]:
 
 
 def frames_identity_probe(model: str, uuid: str, sampling: Sampling, block_size: int) -> Probe:
-    """A request that fills some blocks around the frames of a video, whose uuid must be known again."""
-    filler = "one two three four five six seven eight nine ten " * (block_size // 8 + 1)
+    """A request that fills some blocks around the frames of a video, whose uuid must be known again.
+
+    Its tokens are not those of the video's own: by tokens alone two prompts alike are not told apart.
+    """
+    filler = "ten nine eight seven six five four three two one " * (block_size // 8 + 1)
     probe = _frames_probe(model, "frames identity", PLAIN, sampling, uuid, filler)
     return Probe(probe.name, {**probe.body, "max_tokens": 1, "temperature": 0}, probe.shapes)
 
@@ -94,10 +97,14 @@ def frames_identity_probe(model: str, uuid: str, sampling: Sampling, block_size:
 def _frames_probe(
     model: str, name: str, clip: Clip, sampling: Sampling, uuid: str | None = None, filler: str = "What happens?"
 ) -> Probe:
-    taken = sample(Source(clip.frames, float(clip.fps)), sampling)
-    pictures = [png_frame(clip)] * len(taken.indices)
-    probe = video_probe(model, name, [clip], sampling, lambda _: frames_uri(pictures), uuid, filler)
-    said = frames_kwargs(
-        taken.indices, fps=taken.fps, total_frames=clip.frames, duration=clip.frames / float(clip.fps)
-    )
+    uri, said = as_frames(clip, sampling)
+    probe = video_probe(model, name, [clip], sampling, lambda _: uri, uuid, filler)
     return Probe(name, {**probe.body, "media_io_kwargs": {"video": said}}, probe.shapes)
+
+
+def as_frames(clip: Clip, sampling: Sampling) -> tuple[str, dict[str, Any]]:
+    """The clip's sampled frames as an engine takes them: their URI, and what is said of them."""
+    taken = sample(Source(clip.frames, float(clip.fps)), sampling)
+    duration = clip.frames / float(clip.fps)
+    said = frames_kwargs(taken.indices, fps=taken.fps, total_frames=clip.frames, duration=duration)
+    return frames_uri([png_frame(clip)] * len(taken.indices)), said

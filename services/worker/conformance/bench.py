@@ -15,6 +15,7 @@ from services.kv.tier import Tier
 from services.layout.families.family import Family
 from services.runtime.clock import Clock, SystemClock
 from services.runtime.offload import run_in_thread
+from services.worker.bindings import Bindings
 from services.worker.conformance.chats import Chat, Predicted, predict
 from services.worker.endpoints import Source
 from services.worker.engine import Engine, EngineError
@@ -24,9 +25,12 @@ from services.worker.event_stream import EventStream
 from services.worker.forward import forward, usage_of
 from services.worker.life import EngineFacts
 from services.worker.model_layout import ModelLayout
+from services.worker.sent_prompts import SentPrompt
 from services.worker.sequence import SlotName
+from services.worker.sessions import HEADER
 from services.worker.slot import Slot
 from services.worker.snapshot_schedule import SnapshotSchedule
+from services.worker.translate import Translator
 
 EVENT_SECONDS = 5.0
 """How long events that are due may take; an engine that never sends them costs this once a check."""
@@ -110,6 +114,8 @@ class Bench:
         self._decoder = decoder
         self._clock = clock or SystemClock()
         self._headers = {"X-data-parallel-rank": "0"} if ranks > 1 else {}
+        self.bindings = Bindings(self._clock.monotonic)
+        self.bindings.renew()
         self._following: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Bench:
@@ -130,7 +136,8 @@ class Bench:
         """A slot that knows nothing yet."""
         name = SlotName("conformance", self._source.rank, 1, self.facts.model, self.facts.block_size)
         schedule = SnapshotSchedule(3600.0, lambda low, high: high)
-        return Slot(name, EventStream(self._source), self._decoder, Nowhere(), self._clock, schedule)
+        translator = Translator(self.facts.block_size, media=self.bindings)
+        return Slot(name, EventStream(self._source), self._decoder, Nowhere(), self._clock, schedule, translator)
 
     @property
     def held(self) -> frozenset[int]:
@@ -149,7 +156,7 @@ class Bench:
 
     async def predict(self, chat: Chat) -> Predicted:
         """What is due for a chat. Raises EngineError when our own layout of it is not exact."""
-        view = await run_in_thread(partial(self.layout.layouter.view, chat.body, chat.shapes, family=self.family))
+        view = await run_in_thread(partial(self.layout.layouter.view, chat.laid_out, chat.shapes, family=self.family))
         if not view.exact:
             raise EngineError(0, f"our own layout is not exact: {view.reason}, {view.detail}")
         return predict(chat, view, self.facts.block_size)
@@ -158,12 +165,19 @@ class Bench:
         """Run a chat to its end and see what the cache holds then. Raises EngineError."""
         predicted = await self.predict(chat)
         before = self.held
-        usage = await (self._streamed(chat) if stream else self._plain(chat))
-        await self._settle(set(predicted.addresses))
+        session = self.bindings.own_session()
+        headers = {**self._headers, HEADER: session} if self.bindings.active and chat.media else self._headers
+        sent = SentPrompt(predicted.addresses, predicted.spans, whole=True, session=session, own=True)
+        self.bindings.begin(sent)
+        try:
+            usage = await (self._streamed(chat) if stream else self._plain(chat, headers))
+            await self._settle(set(predicted.addresses))
+        finally:
+            self.bindings.end(sent)
         return Ran(predicted, before, self.held, *usage)
 
-    async def _plain(self, chat: Chat) -> tuple[int | None, int | None]:
-        usage = usage_of(await self.engine.complete(chat.body, self._headers))
+    async def _plain(self, chat: Chat, headers: Mapping[str, str]) -> tuple[int | None, int | None]:
+        usage = usage_of(await self.engine.complete(chat.body, headers))
         return (None, None) if usage is None else (usage.prompt_tokens, usage.cached_tokens)
 
     async def _streamed(self, chat: Chat) -> tuple[int | None, int | None]:

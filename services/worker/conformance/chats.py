@@ -38,6 +38,11 @@ class Chat:
     lora: str | None = None
 
     @property
+    def laid_out(self) -> Body:
+        """What our layout is asked. Frames are the video's: what is said of them makes no other layout."""
+        return {name: value for name, value in self.body.items() if name != "media_io_kwargs"}
+
+    @property
     def shapes(self) -> tuple[MediaShape, ...]:
         """Of its media, in prompt order."""
         return tuple(medium.shape for medium in self.media)
@@ -50,6 +55,7 @@ class Predicted:
     addresses: tuple[int, ...]
     prompt_tokens: int
     block_size: int
+    spans: tuple[Span, ...] = ()
 
     def cached_tokens(self, held: set[int]) -> int:
         """What the engine must report as cached when it holds these addresses: the last token is always computed."""
@@ -65,7 +71,7 @@ def predict(chat: Chat, view: View, block_size: int) -> Predicted:
     """The addresses of a chat whose view this is. The view must be exact."""
     spans = [Span(span.offset, span.length, chat.media[span.item].identity) for span in view.spans]
     found = addresses(view.token_ids, block_size, spans, lora=chat.lora, cache_salt=chat.salt)
-    return Predicted(tuple(found), len(view.token_ids), block_size)
+    return Predicted(tuple(found), len(view.token_ids), block_size, tuple(spans))
 
 
 def text_of(tokens: int, mark: str) -> str:

@@ -12,6 +12,7 @@ from schemas.worker import Contract, ModalityContract
 from services.kv.tier import Tier
 from services.layout.view import View
 from services.runtime.offload import run_in_thread
+from services.worker.bindings import Binding
 from services.worker.clips import Clip, mp4_uri
 from services.worker.conformance.bench import Bench, Ran
 from services.worker.conformance.chats import FILLER, IMAGE, OTHER_IMAGE, Chat, Medium, chat, image, text_of
@@ -20,7 +21,7 @@ from services.worker.engine import EngineError
 from services.worker.matching import Answer, difference, within_bounds
 from services.worker.probes import Subject, Videos, prove
 from services.worker.slot import Watch
-from services.worker.video_probes import shape_of
+from services.worker.video_probes import as_frames, shape_of
 
 CLIP = Clip(8, 112, 168)
 
@@ -67,8 +68,10 @@ class Suite:
         answers: list[Answer] = []
         bench, subject = self.bench, self.subject
         contract = self.contract = await prove(
-            bench.engine, bench.layout.layouter, subject, Watch([bench.slot]), self._identity(), heard=answers.append
-        )
+            bench.engine, bench.layout.layouter, subject, Watch([bench.slot]), self._identity(), heard=answers.append,
+            bindings=bench.bindings,
+        )  # fmt: skip
+        bench.bindings.settle((contract.image.binding, contract.video.binding))
         if contract.video.proven and bench.family is not None:
             bench.family = bench.family.chosen(video=contract.video.variant)
         kept = {id(answer) for kind in MediaKind for answer in within_bounds(_of_kind(answers, kind))[0]}
@@ -78,12 +81,16 @@ class Suite:
             found: ModalityContract = getattr(contract, modality)
             yield from_contract(modality, found, self._has(modality))
             if found.proven and modality != "text":
-                yield _verbatim(modality, found)
+                yield _known_again(modality, found)
+        if subject.videos is not None and subject.videos.frames:
+            expected, found = "taken, laid out as the video, and known again", contract.video
+            yield _check("videos as frames", found.frames, expected, found.detail or _way(found))
 
     async def _probe(self, answer: Answer, *, bound: bool) -> Check:
         probe = answer.probe
         layouter = self.bench.layout.layouter
-        view: View = await run_in_thread(partial(layouter.view, probe.body, probe.shapes, family=self.bench.family))
+        body = {name: value for name, value in probe.body.items() if name != "media_io_kwargs"}
+        view: View = await run_in_thread(partial(layouter.view, body, probe.shapes, family=self.bench.family))
         expected = f"{len(view.token_ids)} tokens" if view.exact else f"refused: {view.detail}"
         if bound:
             return Check(f"probe: {probe.name}", Outcome.SKIPPED, expected, f"too much for it: {answer.refusal}")
@@ -117,6 +124,8 @@ class Suite:
             yield "two images in one block", [chat(model, text, [self._tiny(), self._tiny()])] * 2
         if self._proven("video") and self.subject.videos is not None:
             yield "video", [chat(model, text_of(40, mark()), [self._video(self.subject.videos)])] * 2
+            if self.contract is not None and self.contract.video.frames:
+                yield "video as frames", [self._as_frames(self.subject.videos)] * 2
             both = [self._image(), self._video(self.subject.videos)]
             if self._proven("image") and self._together():
                 yield "image and video", [chat(model, text_of(40, mark()), both)] * 2
@@ -151,6 +160,8 @@ class Suite:
         name = "another image of the same size gets nothing of the first"
         if not self._proven("image"):
             return Check(name, Outcome.SKIPPED, "", "images are not proven")
+        if self.contract is not None and self.contract.image.binding == Binding.TOKENS:
+            return Check(name, Outcome.SKIPPED, "", "known by tokens: of prompts alike within a minute none is claimed")
         text = text_of(40, self._mark())
         try:
             await self.bench.run(chat(self.subject.model, text, [self._image()]))
@@ -261,6 +272,12 @@ class Suite:
         return Medium(mp4_uri(CLIP), shape_of(CLIP, videos.sampling), self._identity())
 
 
+    def _as_frames(self, videos: Videos) -> Chat:
+        uri, said = as_frames(CLIP, videos.sampling)
+        medium = Medium(uri, shape_of(CLIP, videos.sampling), self._identity())
+        return chat(self.subject.model, text_of(40, self._mark()), [medium], media_io_kwargs={"video": said})
+
+
 def from_contract(modality: str, found: ModalityContract, has: bool) -> Check:
     """The line of a modality's contract."""
     name, expected = f"contract: {modality}", "exactly one layout fits all answers"
@@ -275,11 +292,15 @@ def from_contract(modality: str, found: ModalityContract, has: bool) -> Check:
     return _check(name, found.proven, expected, seen if found.proven else found.detail or "")
 
 
-def _verbatim(modality: str, found: ModalityContract) -> Check:
-    name, expected = f"uuid of {_A[modality]}", "it comes back verbatim in the events"
+def _known_again(modality: str, found: ModalityContract) -> Check:
+    name, expected = f"uuid of {_A[modality]}", "it comes back verbatim in the events, or changed and known again"
     if found.verbatim_identity is None:
         return Check(name, Outcome.FAILED, expected, found.detail or "not observed")
-    return _check(name, found.verbatim_identity, expected, found.detail or "verbatim")
+    return _check(name, found.verbatim_identity or bool(found.binding), expected, found.detail or _way(found))
+
+
+def _way(found: ModalityContract) -> str:
+    return f"known by {found.binding}" if found.binding else "verbatim"
 
 
 def _of_kind(answers: list[Answer], kind: MediaKind) -> list[Answer]:

@@ -26,20 +26,23 @@ MODELS = Path(__file__).parents[2] / "models"
 
 async def checked(
     model: str, tmp_path: Path, *, block_size: int = 16, restarts: bool = False, videos: str | None = None,
-    change: Callable[[SimEngine], None] | None = None, event_seconds: float = 5.0,
+    change: Callable[[SimEngine], None] | None = None, event_seconds: float = 5.0, **options: Any,
 ) -> Report:  # fmt: skip
     """The report on a simulated engine of a small cache, whose layout of videos may be another than the newest."""
     card = ModelCard.load(MODELS / model)
     assert card.family is not None
     card = replace(card, family=card.family.chosen(video=videos))
-    config = SimConfig(MODELS / model, block_size=block_size, num_blocks=160, speedup=1000.0)
+    config = SimConfig(MODELS / model, block_size=block_size, num_blocks=160, speedup=1000.0, **options)
     async with SimEngine(config, layouter=Layouter(card)) as engine:
 
         async def restart() -> None:
             await engine.stop()
             await engine.start()
 
-        settings = Settings(worker_engine_url=engine.http_url, worker_model_dir=MODELS / model, data_dir=tmp_path)
+        settings = Settings(
+            worker_engine_url=engine.http_url, worker_model_dir=MODELS / model, data_dir=tmp_path,
+            video_forward_frames=(model,) if config.trust_request_mm_kwargs else (),
+        )  # fmt: skip
         async with open_suite(settings) as suite:
             suite.limits = Limits(eviction_blocks=1000, restart=restart if restarts else None)
             suite.bench.event_seconds = event_seconds
@@ -62,6 +65,19 @@ async def test_a_conforming_engine_passes_every_check(model: str, block_size: in
         "events: several turns", "events: two images", "events: video", "eviction", "replay from the beginning",
         "reset of the prefix cache", "restart of the engine",
     }, markdown(report)  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "version"), [("qwen2.5-vl", "0.29.0"), ("qwen3-vl", "0.32.0")])
+async def test_changed_names_and_frames_are_known_again(model: str, version: str, tmp_path: Path) -> None:
+    report = await checked(
+        model, tmp_path, version=version, trust_request_mm_kwargs=True,
+        media_io_kwargs={"image": {"rgba_background_color": [0, 0, 0]}},
+    )  # fmt: skip
+    assert not failed(report), markdown(report)
+    seen = {check.name: check.seen for check in report.checks if check.outcome is Outcome.PASSED}
+    way = "known by tokens" if version == "0.29.0" else "known by session"
+    assert (seen["uuid of an image"], seen["videos as frames"]) == (way, way)
+    assert {"events: video as frames", "events: image, repeated", "events: image and video"} <= seen.keys()
 
 
 async def test_what_cant_be_done_is_skipped_and_says_how_to_have_it_done(tmp_path: Path) -> None:

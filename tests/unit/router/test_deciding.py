@@ -151,8 +151,8 @@ def test_there_is_no_work_without_a_worker() -> None:
         work_of(expanded(), decision(expanded()))
 
 
-@pytest.mark.parametrize(("way", "known"), [("", 0), ("session", 3), ("tokens", 3)])
-def test_work_says_the_blocks_up_to_the_last_medium_where_the_agent_knows_media_by_them(way: str, known: int) -> None:
+@pytest.mark.parametrize(("way", "known"), [("", 0), ("session", 3), ("tokens", 8)])
+def test_work_says_the_blocks_where_the_agent_knows_media_by_them(way: str, known: int) -> None:
     medium, span = image(16, 40 - 16)
     request = expanded(tokens=128, media=[medium], spans=[span], vision_tokens=24)
     contract = Contract(model="m", video=ModalityContract(binding=way))
