@@ -24,6 +24,7 @@ from services.runtime.errors import BadRecord, Refused
 from services.runtime.metrics import (
     ROUTER_DECIDE_SECONDS,
     ROUTER_DECISIONS,
+    ROUTER_ENCODER_TOKENS,
     ROUTER_LOST_DECISIONS,
     ROUTER_OVERLAP_BLOCKS,
     ROUTER_PROMPT_BLOCKS,
@@ -202,6 +203,8 @@ class Routing:
         ROUTER_DECISIONS.labels(decision.outcome.value, decision.mode.value).inc()
         ROUTER_PROMPT_BLOCKS.inc(decision.total_blocks)
         ROUTER_OVERLAP_BLOCKS.inc(decision.overlap_confirmed)
+        encoded = decision.candidates[0].encoder_tokens if decision.candidates else 0
+        ROUTER_ENCODER_TOKENS.inc(encoded)
         self._service.log.info(
             decision.outcome.value,
             request_id=decision.request_id,
@@ -212,7 +215,7 @@ class Routing:
             dp_rank=decision.dp_rank,
             overlap_blocks=decision.overlap_confirmed,
             overlap_predicted=decision.overlap_predicted,
-            encoder_tokens=decision.candidates[0].encoder_tokens if decision.candidates else 0,
+            encoder_tokens=encoded,
             total_blocks=decision.total_blocks,
             mode=decision.mode.value,
             reason=decision.reason.value if decision.reason is not None else None,

@@ -154,6 +154,9 @@ ROUTER_PROMPT_BLOCKS = counter("kvroute_router_prompt_blocks_total", "full block
 ROUTER_OVERLAP_BLOCKS = counter(
     "kvroute_router_overlap_blocks_total", "blocks of prompts that the chosen slot was known to hold"
 )
+ROUTER_ENCODER_TOKENS = counter(
+    "kvroute_router_encoder_tokens_total", "media tokens without KV whose encoder output the chosen slot still held"
+)
 ROUTER_ATTEMPTS_FAILED = counter(
     "kvroute_router_attempts_failed_total", "attempts that did not end well, by what the router did next and why",
     ("step", "cause"),
@@ -192,6 +195,7 @@ AGENT_RUNNING = gauge("kvroute_agent_running", "attempts in hand", ("worker",))
 AGENT_EVENT_BATCHES = gauge("kvroute_agent_event_batches", "engine event batches followed in this epoch", _SLOT)
 AGENT_EVENT_LOSSES = gauge("kvroute_agent_event_losses", "times in this epoch that events were lost for good", _SLOT)
 AGENT_RESIDENT_BLOCKS = gauge("kvroute_agent_resident_blocks", "blocks published as resident", (*_SLOT, "tier"))
+AGENT_ENCODER_OUTPUTS = gauge("kvroute_agent_encoder_outputs", "media whose encoder outputs are surely held", _SLOT)
 AGENT_UNADDRESSED_BLOCKS = gauge(
     "kvroute_agent_unaddressed_blocks", "blocks announced in this epoch that got no address, by cause",
     (*_SLOT, "cause"),

@@ -162,8 +162,8 @@ class Agent:
             await self._register(life)
         beats = await life.beats(self._executor.encoded)
         AGENT_RUNNING.labels(self.worker_id).set(self._executor.running)
-        for slot in life.slots:
-            observe(slot)
+        for slot, beat in zip(life.slots, beats, strict=True):
+            observe(slot, encoded=len(beat.encoder))
         await asyncio.gather(*(self._host.sender.send(HEARTBEATS.name, beat, key=self.worker_id) for beat in beats))
 
     async def _until_engine_answers(self) -> None:

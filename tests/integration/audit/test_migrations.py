@@ -7,13 +7,26 @@ import asyncio
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, bindparam, inspect, text
 
 from services.audit import migrate
 from services.audit.migrate import Migrated
 from services.audit.partitions import is_partition
+from services.audit.rows import decision_rows
 from services.audit.tables import metadata
 from services.audit.views import VIEWS
+from tests.fakes.audit_records import decision, record_of
+
+
+def candidate_row():
+    message = decision("old")
+    return dict(decision_rows(message, record_of(message)).candidates[0])
+
+
+def typed(row):
+    """Bind parameters with the types the table gives them."""
+    columns = metadata.tables["candidates"].c
+    return [bindparam(name, type_=columns[name].type) for name in row if name != "encoder_tokens"]
 
 
 def differences(connection: Connection) -> list[object]:
@@ -82,6 +95,23 @@ async def test_downgrading_leaves_nothing_and_the_way_up_is_open_again(engine):
         left = await connection.run_sync(lambda sync: (inspect(sync).get_table_names(), inspect(sync).get_view_names()))
     assert left == (["alembic_version"], [])
     assert (await migrate.upgrade_engine(engine)).after == migrate.head()
+
+
+async def test_rows_of_the_release_before_and_its_writers_know_no_encoder_credit(empty):
+    """A column that came later is zero for both, up and down and up again."""
+    row = candidate_row()
+    old = [name for name in row if name != "encoder_tokens"]
+    insert = f"INSERT INTO candidates ({', '.join(old)}) VALUES ({', '.join(f':{name}' for name in old)})"
+    await migrate.upgrade_engine(empty, "0001")
+    async with empty.begin() as connection:
+        await connection.execute(text(insert).bindparams(*typed(row)), row | {"rank": 0})
+    await migrate.upgrade_engine(empty)
+    async with empty.begin() as connection:
+        await connection.execute(text(insert).bindparams(*typed(row)), row | {"rank": 1})
+        found = await connection.execute(text("SELECT rank, encoder_tokens FROM candidates ORDER BY rank"))
+        assert [tuple(one) for one in found] == [(0, 0), (1, 0)]
+    assert (await migrate.downgrade_engine(empty, "0001")).after == "0001"
+    assert (await migrate.upgrade_engine(empty)).after == migrate.head()
 
 
 async def test_two_upgrades_at_once_end_well(empty):
