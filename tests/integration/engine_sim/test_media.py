@@ -196,3 +196,21 @@ async def test_frames_sampled_by_the_sender_are_taken_as_they_are(start: StartEn
     part = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{frames}"}}
     answer = await ask(client, part, media_io_kwargs={"video": options})
     assert answer.body["prompt_token_ids"].count(VIDEO_PAD) == 3 * 4
+
+
+async def test_the_servers_own_kwargs_change_the_names_of_their_kind_only(start: StartEngine) -> None:
+    client = await start(media_io_kwargs={"image": {"rgba_background_color": [0, 0, 0]}})
+    video = {"type": "video_url", "video_url": {"url": data_uri(VIDEO, "video/webm")}, "uuid": "v" * 64}
+    rendered = await client.post("/v1/chat/completions/render", {"messages": [
+        {"role": "user", "content": [image(data_uri(png()), uuid="i" * 64), video]}
+    ], "mm_payload": "none"})  # fmt: skip
+    names = rendered.body["features"]["mm_hashes"]
+    assert names["video"] == ["v" * 64]
+    assert len(names["image"][0]) == 64
+    assert names["image"] != ["i" * 64]
+
+
+async def test_the_servers_own_kwargs_sample_videos(start: StartEngine) -> None:
+    client = await start(media_io_kwargs={"video": {"fps": 8.0}})
+    part = {"type": "video_url", "video_url": {"url": data_uri(VIDEO, "video/webm")}}
+    assert (await tokens(client, part)).count(VIDEO_PAD) == 8 * (2 * 2)

@@ -57,6 +57,17 @@ async def test_batches_come_live_as_three_frames(start: StartEngine) -> None:
     assert (rank, ts > 1.7e9) == (0, True)
 
 
+async def test_events_say_no_session_before_0_30(start: StartEngine) -> None:
+    client = await start(version="0.29.1")
+    async with Subscriber() as subscriber:
+        await subscriber.joined(client)
+        await client.chat("another prompt of some twenty tokens, more or less", X_Session_ID="s-1")
+        _, _, payload = await subscriber.socket.recv_multipart()
+    (event,) = msgspec.msgpack.decode(payload)[1]
+    assert "session_id" not in event
+    assert (await client.get("/version")).body == {"version": "0.29.1"}
+
+
 async def test_lost_batches_leave_a_gap_that_replay_fills(start: StartEngine) -> None:
     client = await start()
     async with Subscriber() as subscriber:
