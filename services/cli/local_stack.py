@@ -22,6 +22,7 @@ from services.router import app as router
 from services.runtime.admin import create_topics
 from services.runtime.embedded import EmbeddedBroker, KafkaHomeBroker
 from services.runtime.errors import ConfigError, KvrouteError
+from services.runtime.listening import Listening, gateway_place
 from services.runtime.projection_reader import ProjectionReader
 from services.runtime.service import Service
 from services.runtime.settings import Settings
@@ -37,6 +38,9 @@ STAGES: dict[str, Callable[[Settings, Service], object]] = {
 """In the order they start: who reads first, starts first."""
 
 READY_SECONDS = 60.0
+_ANOTHER_KAFKA_PORT = (
+    'choose another with --kafka-port (`make up ARGS="--kafka-port 9192"`); is another `make up` running?'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,16 @@ class LocalStack:
         for service in self.services:
             service.raise_failure()
 
+    def places(self) -> list[Listening]:
+        """The ports that were chosen by somebody: asked for before the broker starts, not after half a minute."""
+        places = [gateway_place(self.settings.gateway_host, self.settings.gateway_port)]
+        if self.plan.kafka_port is not None:
+            places.insert(0, Listening("the broker", "127.0.0.1", self.plan.kafka_port, _ANOTHER_KAFKA_PORT))
+        return places
+
     async def _start(self) -> None:
+        for place in self.places():
+            place.check()
         self.settings.data_dir.mkdir(parents=True, exist_ok=True)
         await self._start_broker()
         self._say("audit store")
@@ -113,8 +126,9 @@ class LocalStack:
         stages = [self._stage(name, reader) for name in STAGES]
         self._say("stages: " + ", ".join(STAGES))
         for service in [*stages, *agents]:
-            await service.start()
+            # Before its start: one that is broken off has clients that the broker must not be taken from.
             self._parts.push_async_callback(service.stop)
+            await service.start()
             self.services.append(service)
         self.gateway_url = f"http://{self.settings.gateway_host}:{self.settings.gateway_port}"
         await self._wait_ready()

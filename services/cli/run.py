@@ -39,10 +39,14 @@ def run(session: Session, stage: str) -> None:
 
 
 async def _serve(session: Session, stage: str) -> None:
+    from services.runtime.listening import gateway_place
     from services.runtime.logs import setup_logging
     from services.runtime.service import Service
 
     settings = session.settings
+    if stage == "gateway":
+        # Before the broker is asked: the stage itself listens only when it has caught up.
+        gateway_place(settings.gateway_host, settings.gateway_port).check()
     setup_logging(settings)
     service = Service(stage, settings)
     import_module(STAGES[stage]).build(settings, service)

@@ -74,9 +74,12 @@ def _objects(context: click.Context, parameter: click.Parameter, value: str | No
 @command_options
 def sim(session: Session, **options: Any) -> None:
     """Run a simulated engine until Ctrl-C: vLLM's HTTP API and KV events, a real block pool, no GPU and no weights."""
+    from zmq import ZMQError
+
     from services.engine_sim.config import SimConfig
     from services.engine_sim.server import run
     from services.runtime.errors import ConfigError
+    from services.runtime.listening import Listening
     from services.runtime.logs import setup_logging
 
     setup_logging(session.settings)
@@ -84,7 +87,15 @@ def sim(session: Session, **options: Any) -> None:
         config = SimConfig(**options)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    run(config, lambda engine: _announce(session, engine))
+    Listening("the simulated engine", config.host, config.http_port, "choose a free port with --port; 0: any").check()
+    try:
+        run(config, lambda engine: _announce(session, engine))
+    except ZMQError as error:
+        places = " and ".join(filter(None, (config.events_endpoint, config.replay_endpoint)))
+        raise ConfigError(
+            f"the simulated engine can't publish events at {places or 'a port of its own'} ({error}): "
+            "choose free ones with --events and --replay"
+        ) from None
 
 
 def _announce(session: Session, engine: SimEngine) -> None:

@@ -14,6 +14,7 @@ from services.gateway.intake import checked_identifier
 from services.gateway.openai_error import Handler, openai_errors
 from services.gateway.pending import Register
 from services.runtime.health import add_health_routes
+from services.runtime.listening import gateway_place
 from services.runtime.metrics import GATEWAY_REQUESTS
 from services.runtime.service import Service
 
@@ -50,7 +51,7 @@ class GatewayServer:
         return app
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the port is taken."""
+        """Listen. Raises CannotListen when the port is taken."""
         settings = self._service.settings
         # Cancelling a handler is how a client's going away is noticed while nothing is being written.
         # What was to be waited for, drain() has waited for.
@@ -59,7 +60,10 @@ class GatewayServer:
         )
         await self._runner.setup()
         self._site = web.TCPSite(self._runner, settings.gateway_host, settings.gateway_port)
-        await self._site.start()
+        try:
+            await self._site.start()
+        except OSError as error:
+            raise gateway_place(settings.gateway_host, settings.gateway_port).error(error) from None
         self._service.log.info("gateway listens", host=settings.gateway_host, port=self.port)
 
     async def drain(self) -> None:

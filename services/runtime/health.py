@@ -8,6 +8,8 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from services.runtime.listening import health_place
+
 Reasons = Callable[[], list[str]]
 
 
@@ -29,12 +31,15 @@ class HealthServer:
         return int(self._runner.addresses[0][1])
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the port is taken."""
+        """Listen. Raises CannotListen when the port is taken."""
         app = web.Application()
         add_health_routes(app, sick=self._sick, unready=self._unready)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            raise health_place(self._host, self._port).error(error) from None
 
     async def stop(self) -> None:
         """Stop listening."""

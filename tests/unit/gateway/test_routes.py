@@ -4,9 +4,10 @@ import pytest
 
 from schemas.control import ControlKind
 from schemas.worker import WorkerState
+from services.runtime.listening import CannotListen
 from services.runtime.projection import Projection
 from services.runtime.topics import WORKERS
-from tests.unit.gateway.conftest import CHAT, Gateway, error_of
+from tests.unit.gateway.conftest import CHAT, Gateway, MakeGateway, error_of
 
 
 class TestModels:
@@ -108,3 +109,8 @@ class TestHealth:
         text = await (await gateway.client.get("/metrics")).text()
         assert 'kvroute_gateway_requests_total{route="/v1/models",status="200"}' in text
         assert "kvroute_gateway_in_flight" in text
+
+
+async def test_a_taken_port_is_said_by_its_setting(make_gateway: MakeGateway, gateway: Gateway) -> None:
+    with pytest.raises(CannotListen, match="KVROUTE_GATEWAY_PORT"):
+        await make_gateway(gateway_port=gateway.app.server.port)
