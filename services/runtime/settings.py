@@ -186,6 +186,10 @@ class Settings(BaseModel):
     worker_video_pruning: tuple[float, ...] = Field(
         default=(), description="values of --video-pruning-rate the engine may run with; probing says which"
     )
+    worker_media_bytes: int = Field(
+        default=1 << 30, ge=1 << 20,
+        description="of claimed media that requests on their way to the engine hold at once; others wait",
+    )  # fmt: skip
     worker_encoder_tokens: int = Field(
         default=0,
         ge=0,

@@ -18,6 +18,7 @@ from services.worker.attempt import Tools
 from services.worker.bindings import Bindings
 from services.worker.executor import Executor
 from services.worker.kinds import kind_of
+from services.worker.payload_room import PayloadRoom
 
 
 def build(settings: Settings, service: Service, *, randomness: random.Random | None = None) -> Agent:
@@ -31,7 +32,7 @@ def build(settings: Settings, service: Service, *, randomness: random.Random | N
     engine = kind.engine()
     tools = Tools(
         service.sender, service.clock, engine, Blobs.of(settings, clock=service.clock), kind,
-        Bindings(service.clock.monotonic),
+        Bindings(service.clock.monotonic), PayloadRoom(settings.worker_media_bytes),
     )  # fmt: skip
 
     def spawn(coro: Any, name: str) -> asyncio.Task[None]:

@@ -31,6 +31,7 @@ from services.worker.engine_body import EngineRequest, build, frames_to_send
 from services.worker.facts import Facts
 from services.worker.forward import Outcome, PostsChat, forward
 from services.worker.patience import send_patiently
+from services.worker.payload_room import PayloadRoom
 from services.worker.reply import Reply
 from services.worker.sent_prompts import SentPrompt
 
@@ -76,6 +77,7 @@ class Tools:
     blobs: Blobs
     names: Names
     bindings: Bindings
+    room: PayloadRoom
     frames: bool = False
     """Whether videos go to the engine as frames, where there are any."""
     ranks: int = 1
@@ -184,6 +186,10 @@ class Attempt:
     async def _forward(self) -> Outcome:
         if self.work.media and self._tools.bindings.active:
             self._own_session = self._tools.bindings.own_session()
+        async with self._tools.room.hold(claimed_bytes(self.work)):
+            return await self._prepared_and_posted()
+
+    async def _prepared_and_posted(self) -> Outcome:
         request = await self._prepare()
         rank, by_rank = self.work.dp_rank, self._tools.outputs
         if not 0 <= rank < len(by_rank):
@@ -274,6 +280,12 @@ def sent_media(work: Work) -> list[SentMedium]:
         SentMedium(None if work.lora or medium.end is None else medium.identity, medium.tokens, medium.end or 0)
         for medium in work.media
     ]
+
+
+def claimed_bytes(work: Work) -> int:
+    """Bytes that a work order's body takes more than its record, about."""
+    sizes = [max(m.claim.size if m.claim else 0, m.frames.claim.size if m.frames else 0) for m in work.media]
+    return sum(sizes) * 4 // 3 + (work.body_claim.size if work.body_claim is not None else 0)
 
 
 def _uri(claim: Claim, data: bytes) -> str:
