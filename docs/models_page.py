@@ -30,27 +30,51 @@ def models() -> str:
     heads = ("Family", "Media", "Exact", "When, or why not", "Else", "Checked against")
     lines += _table(heads, [row for entry in ENTRIES for row in _rows(entry)])
     lines += ["", "## Engines", "", *_engines(), "", "## Layout variants", "", *_variants()]
-    lines += ["", "## Models without a family", "", *_OTHER_PATHS]
+    lines += ["", "## Models without a family", "", *_other_paths()]
     return _page(lines)
 
 
-_OTHER_PATHS = [
-    "`KVROUTE_LAYOUT`, or `KVROUTE_LAYOUT_BY_MODEL` for one model, says what lays out prompts: the same for the layout",
-    "stage and for the agents. The decision's variant names the path.",
-    "",
-    "| Path | What it needs | Exact |",
-    "| --- | --- | --- |",
-    "| `native` | a family of the table above | as the table says; else text prefix, `unsupported_model` |",
-    "| `processor` | the model folder and the extra `kvroute[processor]` | images where all live workers have proven the "
-    "very same processor (version, class, parameters), up to the sizes and numbers that were probed |",
-    "",
-    "The processor runs offline in processes of its own, is asked once for each size of media, and gets a grey stand-in of",
-    "that size: media are not fetched for their layout. Not exact, with the reason: processors that exist for torch only",
-    "(`unsupported_model`; without torch videos are among them), code that a model folder brings (never run), media that",
-    "the processor refuses (`unsupported_media`) or takes too long for (`budget_exceeded`), text beside the vision tokens",
-    "that runs into the text around it (`placeholder_mismatch`). A video also needs a known rule of sampling: that is so for",
-    "the families above. Transformers and vLLM differ in places: there the probes don't match, `contract_mismatch`.",
-]
+_PATHS = (
+    ("`native`", "a family of the table above", "as the table says; else text prefix, `unsupported_model`"),
+    (
+        "`processor`",
+        "the model folder and the extra `kvroute[processor]`",
+        "images where all live workers have proven the very same processor (version, class, parameters), up to the "
+        "sizes and numbers that were probed",
+    ),
+    (
+        "`render`",
+        "vLLM with `--enable-scale-out`; no model folder (videos need one, for their sampling)",
+        "images and videos where all live workers have proven that they run what is rendered, and render alike; up to "
+        "what was probed",
+    ),
+)
+
+_OTHER_PATHS = """\
+`KVROUTE_LAYOUT`, or `KVROUTE_LAYOUT_BY_MODEL` for one model, says what lays out prompts: the same for the layout
+stage and for the agents. The decision's variant names the path.
+
+{table}
+
+The processor runs offline in processes of its own, is asked once for each size of media, and gets a grey
+stand-in of that size: media are not fetched for their layout. Not exact, with the reason: processors that exist
+for torch only (`unsupported_model`; without torch videos are among them), code that a model folder brings (never
+run), media that the processor refuses (`unsupported_media`) or takes too long for (`budget_exceeded`), text
+beside the vision tokens that runs into the text around it (`placeholder_mismatch`). A video also needs a known
+rule of sampling: that is so for the families above. Transformers and vLLM differ in places: there the probes
+don't match, `contract_mismatch`.
+
+A rendering is asked for every request, of one of the model's live workers or of `KVROUTE_RENDER_URL` (`vllm
+launch render` needs no GPU), and nothing of it is kept. Without an answer nothing of the prompt is exact:
+`contract_missing` when nobody answered, `budget_exceeded` when it took too long, `template_mismatch` when the
+engine refused. Agents hold renderings against what their own engine tokenises and announces; a digest of it all
+is in the variant's name, so engines with other flags `workers_disagree`. What can't be noticed: a template that
+prints the time of day."""
+
+
+def _other_paths() -> list[str]:
+    table = _table(("Path", "What it needs", "Exact"), _PATHS)
+    return _OTHER_PATHS.format(table="\n".join(table)).splitlines()
 
 
 def _rows(entry: Entry) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,11 +15,13 @@ from schemas.worker import Worker
 from services.kv.reason import Reason
 from services.layout.cards import Cards
 from services.layout.contract import Proof
+from services.layout.families.variants import RENDER
 from services.layout.fleet import Fleet
 from services.layout.lay_out import lay_out
 from services.layout.layouter import Layouter
-from services.layout.paths import any_path
+from services.layout.paths import any_path, layout_path
 from services.layout.processor.stage import Processing
+from services.layout.render.stage import Rendering
 from services.layout.routing_events import VideoRouting
 from services.runtime.blobs import BlobGone, Blobs
 from services.runtime.bus import Record
@@ -76,6 +79,7 @@ class Layout:
         dress = (lambda card: card) if processing is None else processing.dress
         self._cards = cards or Cards.of(settings, on_problem=self._unusable, dress=dress)
         self._blobs = blobs or Blobs.of(settings)
+        self._rendering = Rendering(settings, self._blobs) if any_path(settings, "render") else None
         self._fleet = Fleet(require_contract=settings.layout_require_contract)
         self._video = VideoRouting(service.log)
 
@@ -87,6 +91,8 @@ class Layout:
         """End what runs beside the stage."""
         if self._processing is not None:
             self._processing.close()
+        if self._rendering is not None:
+            await self._rendering.close()
 
     def take_worker(self, record: Record) -> None:
         """One registration or tombstone."""
@@ -128,6 +134,8 @@ class Layout:
             raise Refused(404, f"The model `{resolved.model}` does not exist.", code="model_not_found")
         body = await self._body(resolved)
         block_sizes = sorted({*self._fleet.block_sizes(model), *self._settings.block_sizes})
+        if self._rendering is not None and layout_path(self._settings, model) == "render":
+            return await self._render(self._rendering, resolved, body, block_sizes, model, resolved.lora or lora)
         if self._processing is not None:
             await self._prepare(self._processing, model, resolved)
 
@@ -138,6 +146,30 @@ class Layout:
             return lay_out(
                 resolved, body, layouter, proof, block_sizes, model=model, lora=resolved.lora or lora
             )
+
+        return await run_in_thread(work)
+
+    async def _render(
+        self,
+        rendering: Rendering,
+        resolved: MediaResolved,
+        body: dict[str, Any],
+        block_sizes: list[int],
+        model: str,
+        lora: str | None,
+    ) -> Expanded:
+        left = resolved.deadline_ms - self._service.clock.now_ms()
+        try:
+            async with asyncio.timeout(left / 1000):
+                chat = await rendering.chat(resolved, body, self._fleet.live(model), model=model, lora=lora)
+        except TimeoutError:
+            raise deadline_exceeded(0) from None
+
+        def work() -> Expanded:
+            """In a thread: a model folder may have to be read."""
+            proof = self._proof(model, self._cards.get(model))
+            chat.variant = proof.image_variant or chat.variant
+            return lay_out(resolved, body, chat, proof, block_sizes, model=model, lora=lora)
 
         return await run_in_thread(work)
 
@@ -167,7 +199,11 @@ class Layout:
             self._say_videos(model)
 
     def _proof(self, model: str, layouter: Layouter | None) -> Proof:
-        """What the workers prove of the layout that the model folder says."""
+        """What the workers prove of the layout that the model folder, or an engine, says."""
+        if layout_path(self._settings, model) == "render":
+            model_type = "" if layouter is None else layouter.card.model_type
+            rule = video_sampling(self._settings, model, model_type)
+            return self._fleet.proof(model, RENDER, None if rule is None else rule.name)
         if layouter is None:
             return replace(self._fleet.proof(model, ""), video=_NO_FOLDER)
         card = layouter.card

@@ -13,7 +13,7 @@ from schemas.media import MediaKind
 from schemas.worker import Contract, ModalityContract, Worker
 from services.kv.reason import Reason
 from services.layout.families.support import supports
-from services.layout.families.variants import family_of
+from services.layout.families.variants import RENDER, family_of
 
 Why = tuple[Reason, str]
 """Why something is not exact: the reason, and a sentence for people."""
@@ -76,7 +76,7 @@ def proof_of(live: Sequence[Worker], variant: str, *, sampling: str | None = Non
     image, video = _media(live, variant, MediaKind.IMAGE), no_video or _videos(live, variant, sampling or "")
     contracts = [worker.contract for worker in live if worker.contract is not None]
     return Proof(
-        _text(live),
+        _text(live, variant),
         image,
         video,
         _bounds([contract.image for contract in contracts]),
@@ -94,13 +94,22 @@ def _bounds(proven: Sequence[ModalityContract]) -> Bounds:
     )
 
 
-def _text(live: Sequence[Worker]) -> Why | None:
+def _text(live: Sequence[Worker], variant: str) -> Why | None:
+    """An engine's own rendering says nothing of the folder's template, nor the other way round."""
+    rendered: set[str] = set()
     for worker in live:
         contract = worker.contract
         if contract is None:
             return _missing(worker, "text")
         if not contract.text.proven:
             return Reason.TEMPLATE_MISMATCH, _unproven(worker, "text", contract.text)
+        if (family_of(contract.text.variant) == RENDER) != (family_of(variant) == RENDER):
+            proved = f"worker {worker.worker_id} proved text as {contract.text.variant}"
+            detail = f"{proved}, here it is laid out as {variant}: KVROUTE_LAYOUT must be the same"
+            return Reason.CONTRACT_MISMATCH, detail
+        rendered.add(contract.text.variant)
+    if family_of(variant) == RENDER and len(rendered) > 1:
+        return Reason.WORKERS_DISAGREE, f"workers render text as {', '.join(sorted(rendered))}: expected one"
     return None
 
 

@@ -182,6 +182,11 @@ class Settings(BaseModel):
     worker_engine_url: str = "http://127.0.0.1:8100"
     worker_events: str | None = Field(default=None, description="ZMQ endpoint; default: asked from the engine")
     worker_replay: str | None = Field(default=None, description="ZMQ replay endpoint; default: asked from the engine")
+    worker_advertised_url: str | None = Field(
+        default=None,
+        description="the engine as other hosts reach it, told to the layout stage where engines render; default: "
+        "worker_engine_url",
+    )
     worker_model_dir: Path | None = Field(default=None, description="model folder for the probes; default: models")
     worker_video_pruning: tuple[float, ...] = Field(
         default=(), description="values of --video-pruning-rate the engine may run with; probing says which"

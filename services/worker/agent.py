@@ -14,6 +14,7 @@ from schemas.control import Control, ControlKind
 from schemas.types import WorkerId
 from schemas.worker import Limits, Worker, WorkerState
 from services.layout.card import CardError
+from services.layout.paths import layout_path
 from services.runtime.bus import Record, Sender
 from services.runtime.clock import Clock
 from services.runtime.errors import KvrouteError, Transient
@@ -240,6 +241,9 @@ class Agent:
             num_blocks=life.facts.num_blocks,
         )  # fmt: skip
         worker = life.registration(self.state, limits, self._host.instance)
+        if layout_path(self._settings, worker.model) == "render":
+            url = self._settings.worker_advertised_url or self._engine.url
+            worker = worker.model_copy(update={"engine_url": url})
         await send_patiently(self._host.sender, WORKERS.name, worker, key=self.worker_id)
 
     def _supersede(self, why: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from schemas.media import MediaKind
 from services.layout.card import CardError, ModelCard
+from services.layout.families.variants import RENDER
 from services.layout.layouter import Layouter
 from services.layout.paths import layout_path
 from services.layout.processor.card import processor_card
@@ -75,6 +76,11 @@ class ModelLayout:
             sampling, variants, several=not family.unprovable(two, side_by_side=False),
             frames=card.name in settings.video_forward_frames,
         )  # fmt: skip
+
+    def rendered_videos(self, settings: Settings) -> Videos | None:
+        """As ``videos``, of an engine that lays them out itself: only how frames are taken is ours."""
+        family, videos = self.card.family, self.videos(settings)
+        return None if family is None or videos is None else replace(videos, variants={RENDER: family}, frames=False)
 
 
 def folder_of(settings: Settings, model: str) -> Path | None:

@@ -10,6 +10,7 @@ import structlog
 
 from schemas.worker import Contract, ModalityContract
 from services.layout.card import CardError
+from services.layout.paths import layout_path
 from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 from services.worker.bindings import Bindings
@@ -20,6 +21,7 @@ from services.worker.life import EngineFacts
 from services.worker.model_layout import ModelLayout
 from services.worker.probes import Subject, Watches, prove
 from services.worker.probes_by_events import EventProver, Holds
+from services.worker.render_proving import prove_rendered
 
 
 class Seen(Watches, Holds, Protocol):
@@ -44,7 +46,9 @@ class Proving:
         self, facts: EngineFacts, layout: ModelLayout | CardError, watch: Seen | None, bindings: Bindings | None = None
     ) -> Contract:
         """The contract, logged. What can't be proven says why. ``bindings`` learn what the probes are called."""
-        if isinstance(layout, CardError):
+        if layout_path(self._settings, facts.model) == "render":
+            contract = await self._rendered(facts, layout, watch, bindings)
+        elif isinstance(layout, CardError):
             detail = ModalityContract(detail=str(layout)[:1000])
             contract = Contract(model=facts.model, text=detail, image=detail, video=detail)
         else:
@@ -65,6 +69,18 @@ class Proving:
                 model=facts.model, modality=name, variant=found.variant, detail=found.detail,
                 binding=found.binding or None)  # fmt: skip
         return contract
+
+    async def _rendered(
+        self, facts: EngineFacts, layout: ModelLayout | CardError, watch: Seen | None, bindings: Bindings | None
+    ) -> Contract:
+        if not self._kind.tokenizes:
+            detail = ModalityContract(detail=f"{facts.engine} renders no chats: take another KVROUTE_LAYOUT")
+            return Contract(model=facts.model, text=detail, image=detail, video=detail)
+        videos = None if isinstance(layout, CardError) else layout.rendered_videos(self._settings)
+        return await prove_rendered(
+            self._settings, self._engine, facts, watch, self._fresh_identity(),
+            url=self._settings.render_url or self._engine.url, videos=videos, bindings=bindings,
+        )  # fmt: skip
 
     async def _kept_or_proven(
         self, facts: EngineFacts, layout: ModelLayout, watch: Seen | None, bindings: Bindings | None = None

@@ -86,7 +86,8 @@ class Processes:
         """What ``expand`` said last, without asking anybody. Raises NotExact."""
         found = self._recall((str(folder), medium))
         if found is None:
-            raise NotExact(Reason.BUDGET_EXCEEDED, f"the model's processor was not asked in time about the {medium.kind}")
+            detail = f"the model's processor was not asked in time about the {medium.kind}"
+            raise NotExact(Reason.BUDGET_EXCEEDED, detail)
         return _said(found)
 
     def close(self) -> None:
