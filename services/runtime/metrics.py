@@ -191,6 +191,9 @@ GATEWAY_PIECES = counter(
 AGENT_FACTS = counter(
     "kvroute_agent_facts_total", "facts stated about attempts: first_token, finished, failed, …", ("worker", "event")
 )
+AGENT_BOUND_MEDIA = gauge(
+    "kvroute_agent_bound_media", "media whose changed names in the engine's events are known", ("worker",)
+)
 AGENT_RUNNING = gauge("kvroute_agent_running", "attempts in hand", ("worker",))
 AGENT_EVENT_BATCHES = gauge("kvroute_agent_event_batches", "engine event batches followed in this epoch", _SLOT)
 AGENT_EVENT_LOSSES = gauge("kvroute_agent_event_losses", "times in this epoch that events were lost for good", _SLOT)

@@ -18,7 +18,7 @@ from services.layout.paths import layout_path
 from services.runtime.bus import Record, Sender
 from services.runtime.clock import Clock
 from services.runtime.errors import KvrouteError, Transient
-from services.runtime.metrics import AGENT_RUNNING
+from services.runtime.metrics import AGENT_BOUND_MEDIA, AGENT_RUNNING
 from services.runtime.offload import run_in_thread
 from services.runtime.settings import Settings
 from services.runtime.topics import HEARTBEATS, WORKERS
@@ -77,6 +77,7 @@ class Agent:
         self._layouts = layouts
         self._proving = Proving(settings, kind, engine, self._random, host.log)
         self._last_epoch = 0
+        self._doubts = 0
         self._superseded = False
         self._overwritten = False
 
@@ -165,7 +166,19 @@ class Agent:
         AGENT_RUNNING.labels(self.worker_id).set(self._executor.running)
         for slot, beat in zip(life.slots, beats, strict=True):
             observe(slot, encoded=len(beat.encoder))
+        self._look_at_bindings()
         await asyncio.gather(*(self._host.sender.send(HEARTBEATS.name, beat, key=self.worker_id) for beat in beats))
+
+    def _look_at_bindings(self) -> None:
+        """Operators learn how many names are known, and when the engine turns out to have other clients."""
+        bindings = self._executor.tools.bindings
+        AGENT_BOUND_MEDIA.labels(self.worker_id).set(bindings.bound)
+        if bindings.doubts != self._doubts:
+            self._doubts = bindings.doubts
+            self._host.log.error(
+                "the engine has other clients, and says no session: its names for media are not believed any more",
+                worker=self.worker_id, refused=dict(bindings.refused),
+            )  # fmt: skip
 
     async def _until_engine_answers(self) -> None:
         waiting = False

@@ -59,6 +59,8 @@ class Bindings:
     """While probes run, whichever way works is taken."""
     refused: Counter[Cause] = field(default_factory=Counter)
     """Events whose media could not be told, by cause."""
+    doubts: int = 0
+    """Times that what was concluded turned out to be doubtful: whatever was published with it must go."""
     _sent: SentPrompts = field(init=False)
     _known: OrderedDict[str, int] = field(default_factory=OrderedDict)
     _how: dict[int, Binding] = field(default_factory=dict)
@@ -164,8 +166,8 @@ class Bindings:
         if any(match.open or match.names != names for match in found):
             return None
         if any(self._names.get(identity, name) != name for name, identity in names.items()):
-            # One medium has one name. Somebody else's request looks like ours: nothing is concluded from tokens more.
-            self._distrusted = True
+            # One medium has one name: somebody else's request looks like ours, now or before.
+            self._doubt()
             return None
         return names
 
@@ -206,6 +208,15 @@ class Bindings:
         if known is not None:
             return known == identity
         return names.setdefault(name, identity) == identity
+
+    def _doubt(self) -> None:
+        """Nothing is concluded from tokens more, and what was is forgotten: translators see ``doubts`` grow."""
+        self._distrusted = True
+        self.doubts += 1
+        for name in [name for name, identity in self._known.items() if self.how(identity) is Binding.TOKENS]:
+            identity = self._known.pop(name)
+            self._names.pop(identity, None)
+            self._how.pop(identity, None)
 
     def _bind(self, name: str, identity: int, way: Binding) -> None:
         self._known[name] = identity

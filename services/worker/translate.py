@@ -22,7 +22,9 @@ from services.worker.resident import ResidentSet
 
 
 class TellsMedia(Protocol):
-    """Knows whose the media are that an engine names in its own way."""
+    """Knows whose the media are that an engine names in its own way. ``doubts`` grow when what it said may be wrong."""
+
+    doubts: int
 
     def read(self, event: Stored, parent: int | None, seed: int, at: float) -> Keys:
         """The event's keys with its media told; what can't be told has no address. ``at``: the engine's time."""
@@ -46,6 +48,7 @@ class Translator:
         self.unrecognised: Counter[str] = Counter()
         """Events of unknown types, by type."""
         self._media = media
+        self._doubts = 0 if media is None else media.doubts
         self._at = 0.0
         self._known: dict[EngineHash, tuple[int, int]] = {}
         self._copies: dict[Tier, dict[EngineHash, int]] = {tier: {} for tier in TIERS}
@@ -137,10 +140,18 @@ class Translator:
 
     def _told(self, event: Stored, parent: int | None, seed: int) -> Keys:
         """The keys with media told; those of an event with unusable token ids are used nowhere."""
+        media = self._media
+        if media is None:
+            return event.keys
         try:
-            return event.keys if self._media is None else self._media.read(event, parent, seed, self._at)
+            keys = media.read(event, parent, seed, self._at)
         except OverflowError:
             return event.keys
+        if media.doubts != self._doubts:
+            self._doubts = media.doubts
+            self.reset()
+            return Keys(addressable=0, cause=Cause.AMBIGUOUS_MEDIA)
+        return keys
 
     def _chain(
         self, hashes: list[EngineHash], keys: Keys, data: bytes, root: tuple[int | None, int], tier: Tier
