@@ -61,7 +61,8 @@ class Identifier:
             seen = replace(seen, reason=why.reason, detail=str(why))
         if found.uuid and found.reason is not Reason.CLIENT_UUID:
             identity = client_identity(asking.tenant, found.uuid)
-            return replace(seen, identity=identity, source=IdentitySource.CLIENT)
+            # What the client names is one medium, however it travels: so it always travels the same way.
+            return replace(seen, identity=identity, source=IdentitySource.CLIENT, frames=None)
         return seen
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from schemas.media import IdentitySource, MediaItem
 from services.kv.frames import FRAMES_TYPE, unpack_frames
-from services.kv.identity import frames_identity, video_identity
+from services.kv.identity import client_identity, frames_identity, video_identity
 from services.kv.sampling import Loader, Sampling
 from services.media.frames import decode_with_frames
 from services.media.video import VideoBounds, decode_video
@@ -77,6 +77,14 @@ async def test_only_the_models_that_are_named_and_only_what_fits(make_stage: Mak
         [item] = await made.items(video_part())
         assert item.frames_claim is None, more
         assert item.identity == decode_video(MP4, QWEN3, BOUNDS).identity
+
+
+async def test_a_medium_that_its_client_names_travels_as_it_is(make_stage: MakeStage) -> None:
+    made = await stage(make_stage, media_trust_uuid=True)
+    [item] = await made.items(video_part() | {"uuid": "mine"})
+    assert (item.source, item.identity, item.frames_claim) == (
+        IdentitySource.CLIENT, client_identity("", "mine"), None,
+    )  # fmt: skip
 
 
 def test_frames_over_the_bound_are_none_whatever_is_decoded_after() -> None:
