@@ -50,12 +50,18 @@ class Fleet:
         """Start a stage's replica; ``ready`` waits for it."""
         await self._run(f"{name}-{replica}", ["run", name], {"KVROUTE_INSTANCE": f"{name}-{replica}", **environment})
 
-    async def worker(self, worker_id: str, *, num_blocks: int = 8192, speedup: float = 20.0) -> None:
-        """Start a simulated engine and its agent."""
+    def set(self, **environment: str) -> None:
+        """Settings of every process started from now on."""
+        self._environment |= environment
+
+    async def worker(
+        self, worker_id: str, *engine: str, num_blocks: int = 8192, speedup: float = 20.0
+    ) -> None:
+        """Start a simulated engine, with more arguments if need be, and its agent."""
         http, zmq = free_port(), free_port()
         self.engine_urls[worker_id] = f"http://127.0.0.1:{http}"
         arguments = ["sim", "--model", str(MODEL), "--port", str(http), "--events", f"tcp://*:{zmq}"]
-        arguments += ["--num-blocks", str(num_blocks), "--speedup", str(speedup)]
+        arguments += ["--num-blocks", str(num_blocks), "--speedup", str(speedup), *engine]
         await self._run(f"engine-{worker_id}", arguments, {}, health=False)
         await self.agent(worker_id)
 
