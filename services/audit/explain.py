@@ -20,7 +20,8 @@ class UnknownRequest(KvrouteError):
         of = f" of tenant {tenant!r}" if tenant is not None else ""
         super().__init__(
             f"the audit store knows no request {request_id!r}{of}: check the id (`kvroute audit recent` lists the "
-            "newest); it may be older than KVROUTE_AUDIT_RETENTION_DAYS or not have reached the store yet"
+            "newest); it may be older than KVROUTE_AUDIT_RETENTION_DAYS or not have reached the store yet, or its "
+            "record was refused: `kvroute dlq list`"
         )
 
 
@@ -75,6 +76,10 @@ async def explain(connection: AsyncConnection, request_id: str, tenant: str | No
 async def _explain(connection: AsyncConnection, request: Row) -> Explanation:
     decisions = {row["attempt"]: row for row in await _rows(connection, tables.decisions, request, "attempt")}
     outcomes = {row["attempt"]: row for row in await _rows(connection, tables.outcomes, request, "attempt")}
+    if not request["stream"]:
+        # The whole answer comes at once: that moment is no time to a first token.
+        for row in outcomes.values():
+            row["ttft_ms"] = row["first_token_at"] = None
     candidates: dict[int, list[Row]] = {}
     for row in await _rows(connection, tables.candidates, request, "attempt", "rank"):
         candidates.setdefault(row["attempt"], []).append(row)

@@ -6,33 +6,38 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import TextClause, bindparam, text
+from sqlalchemy import Boolean, TextClause, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import TypeEngine
 
 from services.audit.columns import UtcDateTime
+from services.audit.views import PROMPT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class RecentDecision:
-    """One attempt: what was decided, expected, and came of it."""
+    """One attempt: what was decided, expected, and came of it; or (attempt 0) a request that ended before that."""
 
     created_at: datetime
     tenant: str
     request_id: str
     attempt: int
     outcome: str
-    model: str
+    model: str | None
     worker_id: str | None
-    dp_rank: int
-    mode: str
+    dp_rank: int | None
+    route_only: bool
+    deadline_at: datetime | None
+    mode: str | None
     reason: str | None
-    prompt_tokens: int
-    exact_tokens: int
-    block_size: int
-    total_blocks: int
-    overlap_confirmed: int
-    overlap_predicted: int
-    predicted_tokens: int
+    prompt_tokens: int | None
+    engine_prompt_tokens: int | None
+    exact_tokens: int | None
+    block_size: int | None
+    total_blocks: int | None
+    overlap_confirmed: int | None
+    overlap_predicted: int | None
+    predicted_tokens: int | None
     cached_tokens: int | None
     status: str | None
     ttft_ms: int | None
@@ -90,29 +95,56 @@ class Fallback:
     example_request_id: str
 
 
-RECENT = """
-SELECT created_at, tenant, request_id, attempt, outcome, model, worker_id, dp_rank, mode, reason, prompt_tokens,
-       exact_tokens, block_size, total_blocks, overlap_confirmed, overlap_predicted, predicted_tokens, cached_tokens,
-       status, ttft_ms, total_ms, why
+_UNDECIDED = ", ".join(
+    f"CAST(NULL AS {kind}) AS {name}"
+    for name, kind in (
+        ("mode", "VARCHAR(16)"), ("reason", "VARCHAR(40)"), ("prompt_tokens", "INTEGER"),
+        ("engine_prompt_tokens", "INTEGER"), ("exact_tokens", "INTEGER"), ("block_size", "INTEGER"),
+        ("total_blocks", "INTEGER"), ("overlap_confirmed", "INTEGER"), ("overlap_predicted", "INTEGER"),
+        ("predicted_tokens", "INTEGER"), ("cached_tokens", "INTEGER"),
+    )
+)  # fmt: skip
+
+RECENT = f"""
+SELECT created_at, tenant, request_id, attempt, outcome, model, worker_id, dp_rank, route_only, deadline_at, mode,
+       reason, prompt_tokens, engine_prompt_tokens, exact_tokens, block_size, total_blocks, overlap_confirmed,
+       overlap_predicted, predicted_tokens, cached_tokens, status, ttft_ms, total_ms, why
   FROM v_decision_explained
  WHERE created_at >= :since
    AND (:model = '' OR model = :model)
    AND (:worker_id = '' OR worker_id = :worker_id)
+UNION ALL
+SELECT o.created_at, o.tenant, o.request_id, o.attempt, 'undecided', r.model, CAST(NULL AS VARCHAR(64)),
+       CAST(NULL AS INTEGER), coalesce(r.route_only, 1 = 0), r.deadline_at, {_UNDECIDED}, o.status,
+       CAST(NULL AS BIGINT), o.total_ms,
+       'ended before any decision: ' || o.status || ' by ' || coalesce(o.stage, 'an unknown stage')
+         || CASE WHEN o.code IS NULL THEN '' ELSE ' (' || o.code || ')' END
+  FROM outcomes o
+  LEFT JOIN requests r
+    ON r.created_at = o.created_at AND r.tenant = o.tenant AND r.request_id = o.request_id
+ WHERE o.created_at >= :since AND o.attempt = 0 AND o.status IS NOT NULL
+   AND (:model = '' OR r.model = :model)
+   AND :worker_id = ''
+   AND NOT EXISTS (SELECT 1 FROM decisions d
+                    WHERE d.created_at = o.created_at AND d.tenant = o.tenant AND d.request_id = o.request_id)
  ORDER BY created_at DESC, request_id, attempt DESC
  LIMIT :limit
 """
 
-_REALISED = """
-       sum(d.prompt_tokens) AS prompt_tokens,
+_REALISED = f"""
+       sum({PROMPT_TOKENS}) AS prompt_tokens,
        sum(d.predicted_tokens) AS predicted_tokens,
        sum(coalesce(o.cached_tokens, 0)) AS cached_tokens,
        sum(CASE WHEN o.status = 'finished' THEN o.cached_tokens END) * 1.0
-         / nullif(sum(CASE WHEN o.status = 'finished' THEN d.prompt_tokens END), 0) AS hit_rate,
-       avg(o.ttft_ms) AS mean_ttft_ms
+         / nullif(sum(CASE WHEN o.status = 'finished' AND o.cached_tokens IS NOT NULL THEN {PROMPT_TOKENS} END), 0)
+         AS hit_rate,
+       avg(CASE WHEN r.stream THEN o.ttft_ms END) AS mean_ttft_ms
   FROM decisions d
   LEFT JOIN outcomes o
     ON o.created_at = d.created_at AND o.tenant = d.tenant AND o.request_id = d.request_id AND o.attempt = d.attempt
- WHERE d.created_at >= :since
+  LEFT JOIN requests r
+    ON r.created_at = d.created_at AND r.tenant = d.tenant AND r.request_id = d.request_id
+ WHERE d.created_at >= :since AND NOT d.route_only
 """
 
 BY_WORKER = f"""
@@ -142,16 +174,18 @@ SELECT d.model,
  ORDER BY count(*) DESC, d.model
 """
 
-FALLBACKS = """
-SELECT model, mode, coalesce(reason, 'none') AS reason,
+FALLBACKS = f"""
+SELECT d.model, d.mode, coalesce(d.reason, 'none') AS reason,
        count(*) AS attempts,
-       sum(prompt_tokens) AS prompt_tokens,
-       sum(exact_tokens) AS exact_tokens,
-       max(request_id) AS example_request_id
-  FROM decisions
- WHERE created_at >= :since AND (mode <> 'exact' OR reason IS NOT NULL)
- GROUP BY model, mode, coalesce(reason, 'none')
- ORDER BY count(*) DESC, model, reason
+       sum({PROMPT_TOKENS}) AS prompt_tokens,
+       sum(d.exact_tokens) AS exact_tokens,
+       max(d.request_id) AS example_request_id
+  FROM decisions d
+  LEFT JOIN outcomes o
+    ON o.created_at = d.created_at AND o.tenant = d.tenant AND o.request_id = d.request_id AND o.attempt = d.attempt
+ WHERE d.created_at >= :since AND (d.mode <> 'exact' OR d.reason IS NOT NULL)
+ GROUP BY d.model, d.mode, coalesce(d.reason, 'none')
+ ORDER BY count(*) DESC, d.model, reason
 """
 
 
@@ -178,6 +212,11 @@ async def fallbacks(connection: AsyncConnection, since: datetime) -> list[Fallba
     return await _read(connection, Fallback, FALLBACKS, {"since": since})
 
 
+_KINDS: dict[str, type[TypeEngine[Any]]] = {
+    "created_at": UtcDateTime, "deadline_at": UtcDateTime, "route_only": Boolean,
+}  # fmt: skip
+"""Columns whose values SQLite gives as text and numbers."""
+
 Answer = TypeVar("Answer")
 
 
@@ -193,9 +232,8 @@ def _typed(sql: str, names: list[str], values: dict[str, Any]) -> TextClause:
     moments = [bindparam(name, type_=UtcDateTime()) for name, value in values.items() if isinstance(value, datetime)]
     if moments:
         statement = statement.bindparams(*moments)
-    if "created_at" in names:
-        return statement.columns(created_at=UtcDateTime())  # type: ignore[return-value]
-    return statement
+    typed = {name: kind() for name, kind in _KINDS.items() if name in names}
+    return statement.columns(**typed) if typed else statement  # type: ignore[return-value]
 
 
 def _plain(value: Any) -> Any:

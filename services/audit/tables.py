@@ -162,7 +162,7 @@ outcomes = _partitioned(
     Column("accepted_at", Moment, comment="when the agent took the attempt"),
     Column("first_token_at", Moment),
     Column("ended_at", Moment),
-    Column("ttft_ms", Big, comment="first token, since the request was made"),
+    Column("ttft_ms", Big, comment="first token, since the request was made; not streamed: the answer"),
     Column("total_ms", Big, comment="end, since the request was made"),
     Column("prompt_tokens", Count, comment="as the engine counted"),
     Column("completion_tokens", Count),

@@ -24,10 +24,10 @@ def config(session: Session, changed: bool) -> None:
     session.out.rows(
         rows,
         [
-            Column("setting", lambda row: row["setting"]),
+            Column("setting", lambda row: row["setting"], whole=True),
             Column("value", lambda row: row["value"]),
             Column("from", lambda row: row["origin"]),
-            Column("environment", lambda row: row["variable"]),
+            Column("environment", lambda row: row["variable"], rank=1, whole=True),
         ],
         title="Settings",
         empty="every setting is at its default",

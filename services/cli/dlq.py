@@ -54,7 +54,7 @@ def _pairs(letter: Letter, topic: str, stage: str, code: str) -> tuple[tuple[str
     return (topic, letter.topic), (stage, letter.stage), (code, letter.code)
 
 
-@dlq.command("list", epilog=examples("kvroute dlq list", "kvroute dlq list --stage media --code fetch_failed --json"))
+@dlq.command("list", epilog=examples("kvroute dlq list", "kvroute dlq list --stage media --code invalid_message --json"))
 @_filter_options
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Rows at most.")
 @command_options
@@ -70,14 +70,14 @@ def list_(session: Session, topic: str, stage: str, code: str, limit: int) -> No
     session.out.rows(
         letters,
         [
-            Column("id", lambda letter: letter.id),
-            Column("when (UTC)", lambda letter: letter.dead_at),
-            Column("stage", lambda letter: letter.stage),
-            Column("code", lambda letter: letter.code),
-            Column("record", lambda letter: f"{letter.topic} {letter.partition}:{letter.offset}"),
-            Column("key", lambda letter: letter.key),
-            Column("bytes", lambda letter: letter.size, right=True),
-            Column("again", lambda letter: letter.redriven or None, right=True),
+            Column("id", lambda letter: letter.id, whole=True),
+            Column("when (UTC)", lambda letter: letter.dead_at, rank=3, whole=True),
+            Column("stage", lambda letter: letter.stage, rank=1, whole=True),
+            Column("code", lambda letter: letter.code, whole=True),
+            Column("record", lambda letter: f"{letter.topic} {letter.partition}:{letter.offset}", rank=4),
+            Column("key", lambda letter: letter.key, rank=2),
+            Column("bytes", lambda letter: letter.size, right=True, rank=5, whole=True),
+            Column("again", lambda letter: letter.redriven or None, right=True, rank=5, dull="", whole=True),
             Column("message", lambda letter: letter.message),
         ],
         title="Dead letters, newest first",
@@ -137,7 +137,7 @@ async def _letter(broker: Broker, where: LetterId) -> Record:
     epilog=examples(
         "kvroute dlq redrive 1:42 1:43",
         "kvroute dlq redrive --all --stage audit --dry-run",
-        "kvroute dlq redrive --all --code fetch_failed --limit 100",
+        "kvroute dlq redrive --all --code invalid_message --limit 100",
     )
 )
 @click.argument("letter_ids", nargs=-1, metavar="[PARTITION:OFFSET]...")

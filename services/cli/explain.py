@@ -30,6 +30,6 @@ def explain(session: Session, request_id: str, tenant: str | None) -> None:
     if session.out.json:
         session.out.value(as_json(newest))
     else:
-        session.out.draw(*drawing(newest))
+        session.out.draw(*drawing(newest, session.out.console.width))
     if earlier:
         session.out.say(f"{len(earlier)} more requests had this id; this is the newest")

@@ -12,6 +12,8 @@ from rich.text import Text
 from services.audit.explain import Attempt, Explanation
 from services.audit.merge import Row
 from services.cli.output import counted, shown
+from services.cli.tables import Column, Dull, fitted
+from services.router.situation import Parameters
 
 BAR_WIDTH = 24
 _TERMS = (("prefill_cost", "█", "cyan"), ("decode_cost", "▒", "yellow"), ("request_cost", "░", "magenta"))
@@ -44,8 +46,11 @@ def why(attempt: Attempt) -> str:
         code = f" ({outcome['code']})" if outcome.get("code") else ""
         return f"ended before any decision: {outcome.get('status') or 'unknown'} by {outcome.get('stage')}{code}"
     if decision["outcome"] != "routed":
-        return f"{decision['outcome']}: none of {decision['candidate_count']} slots could take it"
-    chosen = f"{decision['worker_id']} holds {decision['overlap_confirmed']} of {decision['total_blocks']} blocks"
+        tried = f"; tried before: {', '.join(decision['excluded'])}" if decision["excluded"] else ""
+        return f"{decision['outcome']}: no slot could take it{tried}"
+    asked = "route only, nothing was run: " if decision["route_only"] and not outcome.get("status") else ""
+    held = f"{decision['overlap_confirmed']} of {decision['total_blocks']} blocks"
+    chosen = f"{asked}{decision['worker_id']} holds {held}"
     if decision["overlap_predicted"] > decision["overlap_confirmed"]:
         chosen += f" ({decision['overlap_predicted']} with recent decisions counted)"
     costs = [candidate for candidate in attempt.candidates if candidate["chosen"]]
@@ -76,8 +81,8 @@ def cost_bar(candidate: Row, longest: float, width: int = BAR_WIDTH) -> Text:
     return bar
 
 
-def drawing(explanation: Explanation) -> Iterator[RenderableType]:
-    """What `kvroute explain` prints, top to bottom."""
+def drawing(explanation: Explanation, width: int) -> Iterator[RenderableType]:
+    """What `kvroute explain` prints, top to bottom, on a terminal so many characters wide."""
     request = explanation.request
     tenant = f" of tenant {request['tenant']}" if request["tenant"] else ""
     yield Text.assemble(
@@ -86,18 +91,18 @@ def drawing(explanation: Explanation) -> Iterator[RenderableType]:
     yield Text(f"  model {request['model'] or 'unknown'}" + (f", LoRA {request['lora']}" if request["lora"] else ""))
     for attempt in explanation.attempts:
         yield Text("")
-        yield from _attempt(attempt)
+        yield from _attempt(attempt, width)
     if explanation.media:
         yield Text("")
-        yield _media(explanation.media)
+        yield _media(explanation.media, width)
 
 
-def _attempt(attempt: Attempt) -> Iterator[RenderableType]:
+def _attempt(attempt: Attempt, width: int) -> Iterator[RenderableType]:
     decision, outcome = attempt.decision, attempt.outcome
     title = f"attempt {attempt.attempt}" if attempt.attempt else "before any attempt"
     yield Text.assemble((f"{title}: ", "bold"), why(attempt))
     if decision is not None:
-        yield Text(f"  view       {_view(decision)}")
+        yield Text(f"  view       {_view(decision, outcome)}")
         yield Text(f"  cache      {_predicted(decision)}, {_realised(attempt)}")
         yield Text(f"  policy     {_policy(decision)}")
         yield Text(f"  timings    {_timings(decision, outcome)}")
@@ -106,14 +111,17 @@ def _attempt(attempt: Attempt) -> Iterator[RenderableType]:
     if outcome is not None and outcome["status"] not in (None, "finished"):
         yield Text(f"  {outcome['status']:<10} {_ending(outcome)}")
     if attempt.candidates:
-        yield candidates_table(attempt)
+        yield candidates_table(attempt, width)
 
 
-def _view(decision: Row) -> str:
-    text = (
-        f"{decision['mode']}: {decision['exact_tokens']} of {decision['prompt_tokens']} tokens are exact, "
-        f"{counted(decision['total_blocks'], 'block')} of {decision['block_size']}"
-    )
+def _view(decision: Row, outcome: Row | None) -> str:
+    about, estimated = "", ""
+    if decision["mode"] != "exact":
+        engine = (outcome or {}).get("prompt_tokens")
+        known = f"the engine counted {engine}" if engine is not None else "the engine counts for itself"
+        about, estimated = "about ", f" (estimated: {known})"
+    counts = f"{decision['exact_tokens']} of {about}{decision['prompt_tokens']} tokens are exact{estimated}"
+    text = f"{decision['mode']}: {counts}, {counted(decision['total_blocks'], 'block')} of {decision['block_size']}"
     if decision["reason"]:
         ends = decision["exact_tokens"] < decision["prompt_tokens"]
         text += f"; it ends there because of {decision['reason']}" if ends else f"; {decision['reason']}"
@@ -128,7 +136,8 @@ def _predicted(decision: Row) -> str:
 def _realised(attempt: Attempt) -> str:
     outcome, error = attempt.outcome, attempt.token_error
     if outcome is None or outcome["status"] is None:
-        return "the outcome is not known yet"
+        decided = attempt.decision or {}
+        return "nothing was run" if decided.get("route_only") else "the outcome is not known yet"
     if error is None:
         return "the engine reported no cached tokens"
     difference = "as predicted" if error == 0 else f"{abs(error)} {'more' if error > 0 else 'fewer'} than predicted"
@@ -136,10 +145,18 @@ def _realised(attempt: Attempt) -> str:
 
 
 def _policy(decision: Row) -> str:
-    parameters = ", ".join(f"{name} {shown(value)}" for name, value in sorted(decision["parameters"].items()))
+    parameters = ", ".join(_changed(decision["parameters"])) or "parameters at their defaults"
     tie = f"; {decision['ties']} tied, seed {decision['seed']}" if decision["ties"] > 1 else ""
     margin = f"; margin {counted(decision['margin'], 'block')}" if decision["margin"] is not None else ""
     return f"{decision['policy']} {decision['policy_version']} ({parameters}){margin}{tie}"
+
+
+def _changed(parameters: Row) -> Iterator[str]:
+    """Weights and scales that are not at their defaults. ``turn`` is whose turn it was, which only one policy asks."""
+    defaults = Parameters().as_dict()
+    for name, value in sorted(parameters.items()):
+        if name != "turn" and value != defaults.get(name):
+            yield f"{name} {shown(value)}"
 
 
 def _timings(decision: Row, outcome: Row | None) -> str:
@@ -159,37 +176,49 @@ def _ending(outcome: Row) -> str:
     return f"by {outcome['stage']}{status}{code}{detail}"
 
 
-_MEDIA = ("to see tok", "encoded")
-"""Headings of a prompt with media: tokens whose KV is not there, and those of them whose encoder output is."""
-
-
-def candidates_table(attempt: Attempt) -> Table:
+def candidates_table(attempt: Attempt, width: int) -> Table:
     """One row a candidate. What its encoder holds is told apart from its KV overlap, for prompts with media."""
     decision = attempt.decision or {}
-    table = Table(title="  candidates (cost in blocks, lower is better)", title_justify="left", header_style="bold")
     media = any(candidate["vision_tokens"] for candidate in attempt.candidates)
-    for heading in ("", "slot", "overlap", "+ recent", *_MEDIA[: 2 * media], "prefill tok", "decode blk", "requests",
-                    "prefill", "decode", "request", "cost"):  # fmt: skip
-        table.add_column(heading, justify="left" if heading in ("", "slot") else "right")
-    table.add_column(Text.assemble(*((f"{glyph} {name.partition('_')[0]} ", style) for name, glyph, style in _TERMS)))
     longest = max(float(candidate["cost"]) for candidate in attempt.candidates)
-    for candidate in attempt.candidates:
-        table.add_row(
-            Text("→" if candidate["chosen"] else "", style="bold green"),
-            f"{candidate['worker_id']}/{candidate['dp_rank']}" + (" ?" if candidate["uncertain"] else ""),
-            _overlap(candidate, decision),
-            shown(candidate["overlap_predicted"]),
-            *(shown(candidate[name]) for name in ("vision_tokens", "encoder_tokens")[: 2 * media]),
-            *(shown(candidate[name]) for name in ("active_prefill_tokens", "active_decode_blocks", "active_requests")),
-            *(shown(candidate[name]) for name in ("prefill_cost", "decode_cost", "request_cost", "cost")),
-            cost_bar(candidate, longest),
-        )
+    columns = [
+        Column("", lambda row: Text("→" if row["chosen"] else "", style="bold green"), whole=True),
+        Column("slot", _slot, whole=True),
+        Column("overlap", lambda row: _overlap(row, decision), right=True, whole=True),
+        Column("+ recent", lambda row: row["overlap_predicted"], right=True, rank=5, whole=True),
+    ]
+    if media:
+        columns += [
+            _number("to see\ntokens", "vision_tokens", rank=4),
+            _number("to see:\nencoded", "encoder_tokens", rank=3, dull=0),
+        ]
+    columns += [
+        _number("in flight:\nprefill tok", "active_prefill_tokens", rank=6, dull=0),
+        _number("in flight:\ndecode blk", "active_decode_blocks", rank=7, dull=0),
+        _number("in flight:\nrequests", "active_requests", rank=8, dull=0),
+        _number("cost:\nprefill", "prefill_cost"),
+        _number("cost:\ndecode", "decode_cost"),
+        _number("cost:\nrequest", "request_cost", dull=0),
+        _number("cost", "cost"),
+        Column(_LEGEND, lambda row: cost_bar(row, longest), rank=9, whole=True, missed=False),
+    ]
     rest = decision["candidate_count"] - len(attempt.candidates) if decision else 0
+    more = ""
     if rest > 0:
-        table.caption = (
-            f"{rest} more cost {shown(decision['rest_min_cost'])} to {shown(decision['rest_max_cost'])} blocks"
-        )
-    return table
+        more = f"{rest} more cost {shown(decision['rest_min_cost'])} to {shown(decision['rest_max_cost'])} blocks"
+    title = "  candidates (cost in blocks, lower is better)"
+    return fitted(attempt.candidates, columns, width, title=title, caption=more)
+
+
+_LEGEND = "█ prefill ▒ decode\n░ request"
+
+
+def _number(heading: str, name: str, rank: int = 0, dull: object = Dull.NEVER) -> Column:
+    return Column(heading, lambda row: row[name], right=True, rank=rank, dull=dull, whole=True)
+
+
+def _slot(candidate: Row) -> str:
+    return f"{candidate['worker_id']}/{candidate['dp_rank']}" + (" ?" if candidate["uncertain"] else "")
 
 
 def _overlap(candidate: Row, decision: Row) -> str:
@@ -198,27 +227,22 @@ def _overlap(candidate: Row, decision: Row) -> str:
     return f"{held}/{decision.get('total_blocks', '?')}"
 
 
-def _media(media: list[Row]) -> Table:
-    table = Table(title="  media in prompt order", title_justify="left", header_style="bold")
-    for heading in (
-        "#",
-        "kind",
-        "identity",
-        "from",
-        "told the engine",
-        "size",
-        "tokens",
-        "at token",
-        "where",
-        "not exact",
-    ):
-        table.add_column(heading)
-    for medium in media:
-        size = f"{medium['width']}×{medium['height']}" if medium["width"] else ""
-        frames = f" ×{medium['frames']}" if medium["frames"] else ""
-        table.add_row(
-            shown(medium["item"]), medium["kind"], shown(medium["identity"]), medium["source"],
-            shown(medium["forwarded"]), size + frames, shown(medium["tokens"]), shown(medium["token_offset"]),
-            Text(f"{medium['host'] or ''}{medium['path'] or ''}"), shown(medium["reason"]),
-        )  # fmt: skip
-    return table
+def _media(media: list[Row], width: int) -> Table:
+    columns = [
+        Column("#", lambda row: row["item"], right=True, whole=True),
+        Column("kind", lambda row: row["kind"], rank=2, dull=Dull.SAME, whole=True),
+        Column("identity", lambda row: row["identity"], whole=True),
+        Column("from", lambda row: row["source"], rank=3, dull=Dull.SAME, whole=True),
+        Column("told the\nengine", lambda row: row["forwarded"], rank=4, dull=Dull.SAME, whole=True),
+        Column("size", _size, rank=1, whole=True),
+        Column("tokens", lambda row: row["tokens"], right=True, whole=True),
+        Column("at token", lambda row: row["token_offset"], right=True, whole=True),
+        Column("where", lambda row: f"{row['host'] or ''}{row['path'] or ''}", rank=5, dull=""),
+        Column("not exact", lambda row: row["reason"], dull=""),
+    ]
+    return fitted(media, columns, width, title="  media in prompt order")
+
+
+def _size(medium: Row) -> str:
+    size = f"{medium['width']}×{medium['height']}" if medium["width"] else ""
+    return size + (f" ×{medium['frames']}" if medium["frames"] else "")

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from services.cli.tables import Column, Dull, fitted, shown
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+__all__ = ["Column", "Dull", "Output", "counted", "percent", "plain", "shown"]
+
 PLAIN_WIDTH = 160
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A table's column: its heading, and a row's cell as text (rich markup is not interpreted)."""
-
-    heading: str
-    cell: Callable[[Any], object]
-    right: bool = False
 
 
 class Output:
@@ -56,16 +51,8 @@ class Output:
         if not rows:
             self.say(empty)
             return
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=title, title_justify="left", header_style="bold")
-        columns = list(columns)
-        for column in columns:
-            table.add_column(column.heading, justify="right" if column.right else "left")
-        for row in rows:
-            table.add_row(*(Text(shown(column.cell(row))) for column in columns))
-        self.console.print(table)
+        console = self.console
+        console.print(fitted(rows, list(columns), console.width, title=title))
 
     def value(self, value: Any) -> None:
         """Print a value as JSON."""
@@ -91,19 +78,6 @@ class Output:
             return
         with self.messages.status(what):
             yield
-
-
-def shown(value: object) -> str:
-    """A cell's text: nothing for None, moments to the second, numbers with at most two decimals."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.2f}".rstrip("0").rstrip(".")
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
-    return str(value)
 
 
 def percent(value: float | None) -> str:

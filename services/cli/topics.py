@@ -51,7 +51,7 @@ def list_(session: Session) -> int:
     session.out.rows(
         found,
         [
-            Column("topic", lambda state: state.name),
+            Column("topic", lambda state: state.name, whole=True),
             Column("partitions", lambda state: state.partitions, right=True),
             Column("expected", lambda state: state.expected, right=True),
             Column("purpose", lambda state: purposes.get(state.name, "made at run time")),

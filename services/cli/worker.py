@@ -11,7 +11,7 @@ from schemas.control import Control, ControlKind
 from schemas.types import Message
 from schemas.worker import Heartbeat, Worker, WorkerState
 from services.cli.broker import Broker
-from services.cli.output import Column
+from services.cli.output import Column, Dull
 from services.cli.session import Session, command_options, examples
 from services.runtime.bus import Record
 from services.runtime.errors import KvrouteError
@@ -120,18 +120,18 @@ def list_(session: Session) -> None:
     session.out.rows(
         [roster.row(worker_id, now_ms, lease) for worker_id in sorted(roster.workers)],
         [
-            Column("worker", lambda row: row["worker_id"]),
-            Column("state", lambda row: row["state"]),
-            Column("lease", lambda row: row["leased"]),
-            Column("heartbeat s", lambda row: row["heartbeat_age_seconds"], right=True),
-            Column("model", lambda row: row["model"]),
-            Column("engine", lambda row: row["engine"]),
-            Column("ranks", lambda row: row["dp_size"], right=True),
-            Column("block", lambda row: row["block_size"], right=True),
+            Column("worker", lambda row: row["worker_id"], whole=True),
+            Column("state", lambda row: row["state"], whole=True),
+            Column("lease", lambda row: row["leased"], whole=True),
+            Column("heartbeat s", lambda row: row["heartbeat_age_seconds"], right=True, rank=3, whole=True),
+            Column("model", lambda row: row["model"], rank=1, dull=Dull.SAME, whole=True),
+            Column("engine", lambda row: row["engine"], rank=4, whole=True),
+            Column("ranks", lambda row: row["dp_size"], right=True, rank=5, dull=1, whole=True),
+            Column("block", lambda row: row["block_size"], right=True, rank=5, dull=Dull.SAME, whole=True),
             Column("proven", lambda row: ", ".join(row["proven"]) or "nothing"),
-            Column("running", lambda row: row["running"], right=True),
-            Column("waiting", lambda row: row["waiting"], right=True),
-            Column("kv use", lambda row: row["kv_usage"], right=True),
+            Column("running", lambda row: row["running"], right=True, rank=2, whole=True),
+            Column("waiting", lambda row: row["waiting"], right=True, rank=2, whole=True),
+            Column("kv use", lambda row: row["kv_usage"], right=True, rank=2, whole=True),
         ],
         title="Workers",
         empty="no worker has registered: start an agent with `kvroute run agent`",

@@ -65,8 +65,8 @@ def finished(
     request_id: str = "r1", attempt: int = 1, after_ms: int = 900, cached: int = 48, **known: Any
 ) -> Lifecycle:
     """The end of an attempt whose engine found ``cached`` tokens."""
-    usage = Usage(prompt_tokens=130, completion_tokens=20, cached_tokens=cached)
-    return fact(LifecycleEvent.FINISHED, request_id, attempt, after_ms, usage=usage, **known)
+    counted = {"usage": Usage(prompt_tokens=130, completion_tokens=20, cached_tokens=cached)}
+    return fact(LifecycleEvent.FINISHED, request_id, attempt, after_ms, **(counted | known))
 
 
 def worker(worker_id: str = "w1", epoch: int = NOON_MS, **known: Any) -> Worker:

@@ -123,4 +123,4 @@ async def test_two_upgrades_at_once_end_well(empty):
 
 def test_the_migrations_travel_inside_the_package():
     assert (migrate.migrations_folder() / "env.py").is_file()
-    assert migrate.head() == "0002"
+    assert migrate.head() == "0003"

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from schemas.decision import Mode, Outcome
-from schemas.lifecycle import LifecycleEvent
+from schemas.lifecycle import LifecycleEvent, Usage
 from services.audit import queries
 from services.audit.explain import UnknownRequest, explain
 from services.audit.moments import moment
@@ -26,19 +26,23 @@ def decided(*args, **known):
 
 @pytest.fixture
 async def connection(engine, writer):
-    """Six requests: a hit, one with less than predicted, one on w2, a fallback, a busy one, a refused one."""
+    """Seven requests: a hit, one with less than predicted, one on w2, a fallback whose prompt the engine counted
+    otherwise, a busy one, a refused one; and one that was only asked about."""
     await writer.write(
         [
             lifecycle_rows(fact(LifecycleEvent.ACCEPTED, "hit", attempt=0, after_ms=1, model="qwen3-vl", stream=True)),
             decided("hit", media=[image(identity=0xA)]),
             lifecycle_rows(fact(LifecycleEvent.FIRST_TOKEN, "hit", after_ms=100)),
+            lifecycle_rows(fact(LifecycleEvent.FIRST_TOKEN, "less", after_ms=890)),
+            decided("asked", route_only=True, media=[image(identity=0xA)], worker_id="w3"),
             lifecycle_rows(finished("hit", cached=48)),
             decided("less", media=[image(identity=0xA), image(identity=0xB)]),
             lifecycle_rows(finished("less", cached=16)),
             decided("other", worker_id="w2", candidates=[candidate("w2", cost=1.0)]),
             lifecycle_rows(fact(LifecycleEvent.FAILED, "other", after_ms=50, worker_id="w2", code="engine_gone")),
             decided("fallback", mode=Mode.TEXT_PREFIX, reason=Reason.FETCH_FAILED, exact_tokens=40, model="llava"),
-            decided("busy", outcome=Outcome.ALL_BUSY, worker_id=None, epoch=None, candidates=[]),
+            decided("busy", outcome=Outcome.ALL_BUSY, worker_id=None, epoch=None, candidates=[],
+                    excluded=["w1/0", "w2/0"]),
             lifecycle_rows(
                 fact(LifecycleEvent.REFUSED, "refused", attempt=0, after_ms=4, status=400, code="bad_image")
             ),
@@ -54,10 +58,60 @@ async def view(connection, sql):
 
 async def test_recent_says_what_was_predicted_and_realised(connection):
     rows = {row.request_id: row for row in await queries.recent(connection, SINCE)}
-    assert set(rows) == {"hit", "less", "other", "fallback", "busy"}
+    assert set(rows) == {"hit", "less", "other", "fallback", "busy", "asked", "refused"}
     assert (rows["hit"].predicted_tokens, rows["hit"].cached_tokens, rows["hit"].status) == (48, 48, "finished")
     assert rows["hit"].created_at == moment(NOON_MS)
     assert rows["busy"].worker_id is None
+    assert (rows["hit"].ttft_ms, rows["less"].ttft_ms) == (100, None), "an answer that comes at once has no first token"
+    assert rows["hit"].deadline_at == moment(NOON_MS + 120_000)
+
+
+async def test_recent_tells_asking_and_refusing_apart_from_running(connection):
+    rows = {row.request_id: row for row in await queries.recent(connection, SINCE)}
+    assert (rows["asked"].status, rows["asked"].route_only, rows["hit"].route_only) == ("asked only", True, False)
+    assert (rows["refused"].status, rows["refused"].attempt, rows["refused"].prompt_tokens) == ("refused", 0, None)
+    assert rows["refused"].why == "ended before any decision: refused by media (bad_image)"
+    assert rows["refused"].route_only is False
+    assert "refused" not in {row.request_id for row in await queries.recent(connection, SINCE, worker_id="w1")}
+
+
+async def test_a_request_that_was_decided_is_listed_once(connection, writer):
+    """A stage may state an end of the request itself, too."""
+    await writer.write([lifecycle_rows(fact(LifecycleEvent.CANCELLED, "hit", attempt=0, after_ms=5))])
+    assert [row.attempt for row in await queries.recent(connection, SINCE) if row.request_id == "hit"] == [1]
+
+
+async def test_rates_are_of_what_the_engine_counted(connection, writer):
+    """Where a view is not exact, kvroute guesses how long the prompt is."""
+    usage = Usage(prompt_tokens=500, completion_tokens=1, cached_tokens=100)
+    await writer.write([lifecycle_rows(finished("fallback", usage=usage))])
+    models = {row.model: row for row in await queries.by_model(connection, SINCE)}
+    assert (models["llava"].prompt_tokens, models["llava"].hit_rate) == (500, pytest.approx(0.2))
+    (worker,) = [row for row in await queries.by_worker(connection, SINCE) if row.model == "llava"]
+    assert (worker.prompt_tokens, worker.hit_rate) == (500, pytest.approx(0.2))
+    assert (await queries.fallbacks(connection, SINCE))[0].prompt_tokens == 500
+    for name in ("v_hit_rate_hourly", "v_worker_share"):
+        (row,) = await view(connection, f"SELECT * FROM {name} WHERE model = 'llava'")
+        assert (row["prompt_tokens"], float(row["hit_rate"])) == (500, pytest.approx(0.2))
+    (row,) = await view(connection, "SELECT * FROM v_decision_explained WHERE request_id = 'fallback'")
+    assert (row["prompt_tokens"], row["engine_prompt_tokens"]) == (130, 500)
+    assert (await view(connection, "SELECT prompt_tokens FROM v_fallbacks"))[0]["prompt_tokens"] == 500
+
+
+async def test_engines_that_report_no_cached_tokens_do_not_lower_the_rate(connection, writer):
+    usage = Usage(prompt_tokens=130, completion_tokens=1, cached_tokens=None)
+    await writer.write([decided("silent"), lifecycle_rows(finished("silent", usage=usage))])
+    shares = {(row.model, row.worker_id): row for row in await queries.by_worker(connection, SINCE)}
+    assert shares["qwen3-vl", "w1"].hit_rate == pytest.approx(64 / 260)
+    (hour,) = await view(connection, "SELECT * FROM v_hit_rate_hourly")
+    assert (hour["finished"], float(hour["hit_rate"])) == (3, pytest.approx(64 / 260))
+
+
+async def test_asking_is_no_work_of_a_worker(connection):
+    assert "w3" not in {row.worker_id for row in await queries.by_worker(connection, SINCE)}
+    assert "w3" not in {row["worker_id"] for row in await view(connection, "SELECT worker_id FROM v_worker_share")}
+    (row,) = await view(connection, "SELECT * FROM v_decision_explained WHERE request_id = 'asked'")
+    assert (bool(row["route_only"]), row["status"]) == (True, "asked only")
 
 
 async def test_recent_can_be_narrowed(connection):
@@ -116,8 +170,15 @@ async def test_view_decision_explained_tells_why(connection):
     assert rows["hit"]["why"] == "w1 holds 3 of 8 blocks, cost 5.13, next w2 at 8.13"
     assert rows["other"]["why"].endswith("no other candidate")
     assert rows["fallback"]["why"].endswith("exact up to token 40 (fetch_failed)")
-    assert rows["busy"]["why"] == "all_busy: none of 0 slots could take it"
+    assert rows["busy"]["why"] == "all_busy: no slot could take it; tried before: w1/0, w2/0"
     assert (rows["less"]["realised_blocks"], rows["less"]["token_error"]) == (1, -32)
+    assert (rows["hit"]["ttft_ms"], rows["less"]["ttft_ms"]) == (100, None)
+
+
+async def test_view_decision_explained_tells_of_ties(connection, writer):
+    await writer.write([decided("tie", ties=2, margin=0.0)])
+    (row,) = await view(connection, "SELECT why FROM v_decision_explained WHERE request_id = 'tie'")
+    assert row["why"] == "w1 holds 3 of 8 blocks, cost 5.13, drawn among 2 that cost the same"
 
 
 async def test_view_hit_rate_hourly(connection):
@@ -139,7 +200,7 @@ async def test_view_worker_share(connection):
 
 async def test_view_media_reuse(connection):
     rows = await view(connection, "SELECT identity, requests, workers FROM v_media_reuse ORDER BY identity")
-    assert [(row["identity"][-1], row["requests"], row["workers"]) for row in rows] == [("a", 2, 1), ("b", 1, 1)]
+    assert [(row["identity"][-1], row["requests"], row["workers"]) for row in rows] == [("a", 3, 1), ("b", 1, 1)]
 
 
 async def test_view_mispredicted(connection):

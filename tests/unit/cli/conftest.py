@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas.decision import Outcome
-from schemas.lifecycle import LifecycleEvent
+from schemas.decision import Mode, Outcome
+from schemas.lifecycle import LifecycleEvent, Usage
 from schemas.types import Message
 from services.audit import migrate
 from services.audit.database import open_engine
@@ -17,6 +17,7 @@ from services.audit.moments import moment
 from services.audit.rows import Rows, decision_rows, lifecycle_rows
 from services.audit.writer import Writer
 from services.kv.reason import Reason
+from services.router.situation import Parameters
 from services.runtime.settings import Settings
 from tests.fakes.audit_records import NOON_MS, decision, fact, finished, image, record_of
 from tests.fakes.cli import CommandLine
@@ -43,12 +44,14 @@ def rows_of(message: Message) -> Rows:
 
 REQUESTS = [
     fact(LifecycleEvent.ACCEPTED, "hit", attempt=0, after_ms=1, model="qwen3-vl", stream=True),
-    decision("hit", media=[image()]),
+    decision("hit", media=[image()], parameters=Parameters(request_weight=2.0, turn=7.0).as_dict()),
     fact(LifecycleEvent.FIRST_TOKEN, "hit", after_ms=80),
     finished("hit", cached=48),
-    decision("short", reason=Reason.FETCH_FAILED, detail="HTTP 404", exact_tokens=40),
-    finished("short", cached=32),
-    decision("busy", outcome=Outcome.ALL_BUSY, worker_id=None, epoch=None, candidates=[]),
+    decision("short", mode=Mode.TEXT_PREFIX, reason=Reason.FETCH_FAILED, detail="HTTP 404", exact_tokens=40),
+    fact(LifecycleEvent.FIRST_TOKEN, "short", after_ms=899),
+    finished("short", usage=Usage(prompt_tokens=352, completion_tokens=20, cached_tokens=32)),
+    decision("busy", outcome=Outcome.ALL_BUSY, worker_id=None, epoch=None, candidates=[], excluded=["w1/0", "w2/0"]),
+    decision("asked", route_only=True),
     fact(LifecycleEvent.REFUSED, "refused", attempt=0, status=400, code="bad_image", detail="a truncated JPEG"),
 ]
 

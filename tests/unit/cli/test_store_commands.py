@@ -12,8 +12,8 @@ from tests.fakes.cli import shape
 
 def test_db_upgrade_makes_the_schema_and_is_repeatable(kvroute, tmp_path, monkeypatch):
     monkeypatch.setenv("KVROUTE_DATABASE_URL", f"sqlite:///{tmp_path}/new.sqlite3")
-    assert kvroute("db", "upgrade").value["after"] == "0002"
-    assert kvroute("db", "upgrade").value["before"] == "0002"
+    assert kvroute("db", "upgrade").value["after"] == "0003"
+    assert kvroute("db", "upgrade").value["before"] == "0003"
     assert "already" in kvroute("db", "upgrade", "--table").out
 
 
@@ -54,7 +54,7 @@ def test_a_store_without_schema_asks_for_the_upgrade(kvroute, tmp_path, monkeypa
 class TestAudit:
     def test_recent(self, kvroute):
         rows = kvroute("audit", "recent").value
-        assert {row["request_id"] for row in rows} == {"hit", "short", "busy"}
+        assert {row["request_id"] for row in rows} == {"hit", "short", "busy", "asked", "refused"}
         assert {"worker_id", "overlap_confirmed", "total_blocks", "predicted_tokens", "cached_tokens"} <= shape(rows)
         assert rows[0]["created_at"] == "2026-01-01T12:00:00Z"
 
@@ -62,6 +62,32 @@ class TestAudit:
         out = kvroute("audit", "recent", "--table").out
         assert "3/8" in out
         assert "all_busy" in out
+        assert "asked only" in out
+        assert "undecided" in out
+
+    def test_what_was_asked_and_what_was_refused_is_no_running_request(self, kvroute):
+        rows = {row["request_id"]: row for row in kvroute("audit", "recent").value}
+        assert (rows["asked"]["status"], rows["asked"]["route_only"]) == ("asked only", True)
+        assert (rows["refused"]["status"], rows["refused"]["attempt"]) == ("refused", 0)
+        assert rows["refused"]["why"] == "ended before any decision: refused by media (bad_image)"
+        assert rows["refused"]["deadline_at"] is None
+
+    def test_what_nobody_stated_the_end_of_runs_until_its_deadline(self, kvroute):
+        assert "running" in kvroute("audit", "recent", "--table").out
+        kvroute.now_ms += 200_000
+        out = kvroute("audit", "recent", "--table").out
+        assert "running" not in out
+        assert "end not known" in out
+
+    def test_times_to_first_tokens_are_those_of_streams(self, kvroute):
+        rows = {row["request_id"]: row for row in kvroute("audit", "recent").value}
+        assert (rows["hit"]["ttft_ms"], rows["short"]["ttft_ms"]) == (80, None)
+        assert kvroute("audit", "workers").value[0]["mean_ttft_ms"] == 80
+
+    def test_rates_are_of_what_engines_counted(self, kvroute):
+        (row,) = kvroute("audit", "workers").value
+        assert row["prompt_tokens"] == 130 + 352
+        assert row["hit_rate"] == pytest.approx((48 + 32) / (130 + 352))
 
     def test_recent_can_be_narrowed(self, kvroute):
         assert len(kvroute("audit", "recent", "--limit", "1").value) == 1
@@ -85,7 +111,7 @@ class TestAudit:
 
     def test_models(self, kvroute):
         (row,) = kvroute("audit", "models").value
-        assert (row["model"], row["attempts"], row["not_routed"]) == ("qwen3-vl", 3, 1)
+        assert (row["model"], row["attempts"], row["not_routed"]) == ("qwen3-vl", 3, 1), "asking is no attempt"
         assert "qwen3-vl" in kvroute("audit", "models", "--table").out
 
     def test_fallbacks(self, kvroute):
@@ -117,32 +143,32 @@ class TestExplain:
 
     def test_encoder_outputs_stand_apart_from_the_overlap(self, kvroute):
         out = kvroute("explain", "hit", "--table").out
-        assert "to see tok" not in out, "a prompt without media to encode"
+        assert "to see" not in out, "a prompt without media to encode"
         row = {"vision_tokens": 300, "encoder_tokens": 300, "chosen": True, "worker_id": "w1", "cost": 5.125}
         row |= dict.fromkeys(("overlap_device", "overlap_host", "overlap_disk", "overlap_predicted", "dp_rank"), 0)
         row |= dict.fromkeys(("active_prefill_tokens", "active_decode_blocks", "active_requests"), 0)
         row |= {"uncertain": False} | candidate(5.125)
         decision = {
             "outcome": "routed", "worker_id": "w1", "overlap_confirmed": 0, "overlap_predicted": 0, "total_blocks": 8,
-            "ties": 1, "candidate_count": 1,
+            "ties": 1, "candidate_count": 1, "route_only": False,
         }  # fmt: skip
         attempt = Attempt(1, decision, [row], None)
         assert why(attempt) == (
             "w1 holds 0 of 8 blocks, the encoder output of 300 media tokens and costs 5.12 blocks; "
             "there was no other candidate"
         )
-        headings = [column.header for column in candidates_table(attempt).columns]
-        assert headings[2:6] == ["overlap", "+ recent", "to see tok", "encoded"]
+        headings = [column.header for column in candidates_table(attempt, 200).columns]
+        assert headings[2:6] == ["overlap", "+ recent", "to see\ntokens", "to see:\nencoded"]
 
     def test_where_exactness_ends_and_what_was_mispredicted(self, kvroute):
         out = kvroute("explain", "short", "--table").out
         assert "exact_prefix" not in out
-        assert "40 of 130 tokens are exact" in out
         assert "fetch_failed (HTTP 404)" in out
         assert "16 fewer than predicted" in out
 
     def test_a_request_nobody_could_take(self, kvroute):
-        assert "all_busy: none of 0 slots could take it" in kvroute("explain", "busy", "--table").out
+        out = kvroute("explain", "busy", "--table").out
+        assert "all_busy: no slot could take it; tried before: w1/0, w2/0" in out
 
     def test_a_request_that_was_refused(self, kvroute):
         out = kvroute("explain", "refused", "--table").out
@@ -153,6 +179,27 @@ class TestExplain:
         ran = kvroute("explain", "nobody")
         assert ran.code == exits.FAILED
         assert "kvroute audit recent" in ran.err
+        assert ran.err.rstrip().endswith("or its record was refused: `kvroute dlq list`")
+
+    def test_a_request_that_was_only_asked_about(self, kvroute):
+        out = kvroute("explain", "asked", "--table").out
+        assert "route only, nothing was run: w1 holds 3 of 8 blocks" in out
+        assert "predicted 48 tokens (3 blocks), nothing was run" in out
+
+    def test_tokens_that_were_not_laid_out_are_estimated(self, kvroute):
+        out = kvroute("explain", "short", "--table").out
+        assert "40 of about 130 tokens are exact (estimated: the engine counted 352)" in out
+
+    def test_only_parameters_that_are_not_at_their_default_are_told(self, kvroute):
+        assert "kv 1 (request_weight 2)" in kvroute("explain", "hit", "--table").out
+        assert "kv 1 (parameters at their defaults)" in kvroute("explain", "short", "--table").out
+
+    def test_an_answer_that_is_not_streamed_has_no_first_token(self, kvroute):
+        out = kvroute("explain", "short", "--table").out
+        assert "end after 900 ms" in out
+        assert "first token after" not in out
+        (attempt,) = kvroute("explain", "short").value["attempts"]
+        assert (attempt["outcome"]["ttft_ms"], attempt["outcome"]["total_ms"]) == (None, 900)
 
 
 def candidate(prefill=0.0, decode=0.0, request=0.0):
@@ -180,7 +227,7 @@ def test_no_cost_at_all_draws_nothing():
 
 def attempt(**decision):
     values = {"outcome": "routed", "worker_id": "w1", "overlap_confirmed": 2, "overlap_predicted": 2, "total_blocks": 8,
-              "ties": 1, "candidate_count": 2}  # fmt: skip
+              "ties": 1, "candidate_count": 2, "route_only": False}  # fmt: skip
     rows = [
         {"chosen": worker == "w1", "worker_id": worker, "cost": 1.0, "encoder_tokens": 0} for worker in ("w1", "w2")
     ]
