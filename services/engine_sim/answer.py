@@ -110,9 +110,10 @@ def usage_chunk(head: Head, request: EngineRequest, details: Details | None) -> 
 
 
 def generated(
-    head: Head, request: EngineRequest, details: Details | None, placeholders: dict[str, Any] | None, *, token_ids: bool
-) -> dict[str, Any]:
-    """The answer of ``/inference/v1/generate``: tokens only."""
+    head: Head, request: EngineRequest, details: Details | None, placeholders: dict[str, Any] | None, *,
+    token_ids: bool, text: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The answer of ``/inference/v1/generate``: tokens, and ``text`` where that was asked for."""
     choice = {
         "index": 0,
         "finish_reason": request.finish_reason,
@@ -135,9 +136,36 @@ def generated(
         "metrics": None,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
-        "output_mode": "tokens",
-        "choices": [choice],
+        "output_mode": "tokens" if text is None else "text",
+        "choices": [choice if text is None else {**choice, "text": text}],
     }
+
+
+def generated_chunk(head: Head, token_ids: list[int], finish_reason: str | None, text: str | None) -> dict[str, Any]:
+    """A piece of a stream of ``/inference/v1/generate``."""
+    choice = {
+        "index": 0,
+        "finish_reason": finish_reason,
+        "stop_reason": None,
+        "token_ids": token_ids,
+        "routed_experts": None,
+        "sampling_mask": None,
+        "weight_versions": None,
+        "logprobs": None,
+    }
+    mode = "tokens" if text is None else "text"
+    choices = [choice if text is None else {**choice, "text": text}]
+    return {"request_id": head.response_id, "usage": None, "output_mode": mode, "choices": choices}
+
+
+def generated_usage(head: Head, request: EngineRequest, details: Details, *, text: bool) -> dict[str, Any]:
+    """The chunk that closes such a stream for who asked for usage; without nulls."""
+    mode = "text" if text else "tokens"
+    chunk = {
+        "request_id": head.response_id, "usage": usage(request, details), "output_mode": mode, "choices": [],
+    }  # fmt: skip
+    cleaned: dict[str, Any] = _without_nulls(chunk)
+    return cleaned
 
 
 def _chunk(head: Head, choices: list[dict[str, Any]]) -> dict[str, Any]:

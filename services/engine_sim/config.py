@@ -48,6 +48,7 @@ class SimConfig:
     trust_request_mm_kwargs: bool = False
     media_io_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str = "0.32.0"
+    scale_out: bool = True
     enable_prompt_tokens_details: bool = True
     fetch_seconds: float = 5.0
     max_body_bytes: int = 256 << 20

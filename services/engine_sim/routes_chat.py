@@ -75,25 +75,25 @@ async def _stream(
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     detokenizer = Detokenizer(backend.tokenizer)
-    outputs = await _arrived(submitted.outputs)
-    await _send(response, answer.first_chunk(head, prompt.token_ids if asked.return_token_ids else None))
+    outputs = await arrived(submitted.outputs)
+    await send(response, answer.first_chunk(head, prompt.token_ids if asked.return_token_ids else None))
     while True:
         token_ids = [output.token_id for output in outputs]
         reason = outputs[-1].finish_reason
         shown = token_ids if asked.return_token_ids else None
-        await _send(response, answer.text_chunk(head, detokenizer.feed(token_ids), shown, reason))
+        await send(response, answer.text_chunk(head, detokenizer.feed(token_ids), shown, reason))
         if reason is not None:
             break
-        outputs = await _arrived(submitted.outputs)
+        outputs = await arrived(submitted.outputs)
     if asked.include_usage:
         details = details_of(backend, submitted, prompt)
-        await _send(response, answer.usage_chunk(head, submitted.request, details))
+        await send(response, answer.usage_chunk(head, submitted.request, details))
     await response.write(b"data: [DONE]\n\n")
     await response.write_eof()
     return response
 
 
-async def _arrived(outputs: asyncio.Queue[Output]) -> list[Output]:
+async def arrived(outputs: asyncio.Queue[Output]) -> list[Output]:
     """The next output and all that came with it: a slow reader gets larger pieces, as from vLLM."""
     arrived = [await outputs.get()]
     while not outputs.empty():
@@ -101,5 +101,6 @@ async def _arrived(outputs: asyncio.Queue[Output]) -> list[Output]:
     return arrived
 
 
-async def _send(response: web.StreamResponse, chunk: dict[str, Any]) -> None:
+async def send(response: web.StreamResponse, chunk: dict[str, Any]) -> None:
+    """Write one event."""
     await response.write(b"data: " + orjson.dumps(chunk) + b"\n\n")

@@ -182,6 +182,11 @@ class Settings(BaseModel):
     worker_engine_url: str = "http://127.0.0.1:8100"
     worker_events: str | None = Field(default=None, description="ZMQ endpoint; default: asked from the engine")
     worker_replay: str | None = Field(default=None, description="ZMQ replay endpoint; default: asked from the engine")
+    worker_render_generate: bool = Field(
+        default=False,
+        description="chats with media reach vLLM (--enable-scale-out) rendered, under our identities: render_url or "
+        "the engine renders, the engine generates",
+    )
     worker_advertised_url: str | None = Field(
         default=None,
         description="the engine as other hosts reach it, told to the layout stage where engines render; default: "

@@ -16,7 +16,9 @@ from services.runtime.topics import WORK, WORKERS, work_topic
 from services.worker.agent import Agent
 from services.worker.attempt import Tools
 from services.worker.bindings import Bindings
+from services.worker.by_render import ByRender
 from services.worker.executor import Executor
+from services.worker.forward import PostsChat
 from services.worker.kinds import kind_of
 from services.worker.payload_room import PayloadRoom
 
@@ -30,8 +32,11 @@ def build(settings: Settings, service: Service, *, randomness: random.Random | N
         )
     kind = kind_of(settings)
     engine = kind.engine()
+    posts: PostsChat = engine
+    if settings.worker_render_generate and kind.name == "vllm":
+        posts = ByRender(engine, settings.render_url, seconds=settings.render_seconds)
     tools = Tools(
-        service.sender, service.clock, engine, Blobs.of(settings, clock=service.clock), kind,
+        service.sender, service.clock, posts, Blobs.of(settings, clock=service.clock), kind,
         Bindings(service.clock.monotonic), PayloadRoom(settings.worker_media_bytes),
     )  # fmt: skip
 

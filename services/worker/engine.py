@@ -157,8 +157,15 @@ class Engine:
         self, body: bytes, headers: Mapping[str, str]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """POST a chat request; leaving the context closes the connection, and the engine stops. Raises as aiohttp."""
+        return self.post(f"{self.url}/v1/chat/completions", body, headers)
+
+    def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], seconds: float | None = None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """POST to a whole URL, within ``seconds`` if given. Raises as aiohttp."""
+        timeout = None if seconds is None else _total(seconds)
         return self._open.post(
-            f"{self.url}/v1/chat/completions", data=body, headers={"content-type": "application/json", **headers}
+            url, data=body, headers={"content-type": "application/json", **headers}, timeout=timeout
         )
 
     async def _get(self, path: str) -> dict[str, Any]:

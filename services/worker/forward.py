@@ -30,12 +30,41 @@ _DATA_URI = re.compile(r"data:[\w/+.-]*;base64,[A-Za-z0-9+/=]*")
 _MESSAGE_LIMIT = 500
 
 
+class Pieces(Protocol):
+    """A body as it arrives."""
+
+    def iter_any(self) -> AsyncIterator[bytes]:
+        """Bytes as they come."""
+        ...
+
+
+class Answers(Protocol):
+    """An HTTP answer: the part of aiohttp's that is used."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        ...
+
+    @property
+    def content_type(self) -> str:
+        """Without parameters."""
+        ...
+
+    @property
+    def content(self) -> Pieces:
+        """The body."""
+        ...
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        ...
+
+
 class PostsChat(Protocol):
     """The engine's chat endpoint."""
 
-    def chat(
-        self, body: bytes, headers: Mapping[str, str]
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def chat(self, body: bytes, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Answers]:
         """POST; leaving the context ends the request."""
         ...
 
@@ -105,7 +134,7 @@ class _Begun:
             await self.heard.first_token()
 
 
-async def _plain(response: aiohttp.ClientResponse, begun: _Begun) -> Outcome:
+async def _plain(response: Answers, begun: _Begun) -> Outcome:
     content = await response.read()
     try:
         answer = orjson.loads(content)
@@ -117,7 +146,7 @@ async def _plain(response: aiohttp.ClientResponse, begun: _Begun) -> Outcome:
     return Outcome(content.decode("utf-8", "replace"), usage_of(answer), before_output=False)
 
 
-async def _stream(response: aiohttp.ClientResponse, usage_wanted: bool, begun: _Begun) -> Outcome:
+async def _stream(response: Answers, usage_wanted: bool, begun: _Begun) -> Outcome:
     usage: Usage | None = None
     async for data in _payloads(response):
         if is_done(data):
@@ -137,7 +166,7 @@ async def _stream(response: aiohttp.ClientResponse, usage_wanted: bool, begun: _
     return _broken("engine_connection_lost", "the engine's stream ended without [DONE]", begun)
 
 
-async def _payloads(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _payloads(response: Answers) -> AsyncIterator[bytes]:
     splitter = EventSplitter()
     async for received in response.content.iter_any():
         for event in splitter.feed(received):

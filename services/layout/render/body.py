@@ -21,8 +21,8 @@ def render_body(
 ) -> dict[str, Any]:
     """The body for the render endpoint; ``data_uris`` replaces URLs, by index in ``media``.
 
-    Media whose identity may travel are named by it, as they will be when the request runs, so an engine that is also
-    the request's worker finds them processed. Raises NotRendered for what an engine must not be asked.
+    Media whose identity may travel are named by it, as they will be when the request runs. Raises NotRendered for what
+    an engine must not be asked.
     """
     for name, meaning in UNKNOWN_PROMPT_FIELDS.items():
         if body.get(name):
