@@ -51,7 +51,8 @@ DECISION_EXPLAINED = View(
     """
     SELECT d.created_at, d.tenant, d.request_id, d.attempt, d.outcome, d.model, d.lora, d.worker_id, d.dp_rank,
            d.route_only, d.deadline_at,
-           d.mode, d.reason, d.prompt_tokens, o.prompt_tokens AS engine_prompt_tokens, d.exact_tokens, d.block_size, d.total_blocks,
+           d.mode, d.reason, d.prompt_tokens, o.prompt_tokens AS engine_prompt_tokens, d.exact_tokens,
+           d.block_size, d.total_blocks,
            d.overlap_confirmed, d.overlap_predicted, d.usable_blocks, d.predicted_tokens,
            o.cached_tokens,
            CASE WHEN d.block_size > 0 THEN o.cached_tokens / d.block_size END AS realised_blocks,
@@ -91,7 +92,7 @@ DECISION_EXPLAINED = View(
 
 HIT_RATE_HOURLY = View(
     "v_hit_rate_hourly",
-    "by hour and model: how many prompt tokens came out of a cache, and how many the router expected to",
+    "by hour and model: how many prompt tokens (the engine's count) came out of a cache, and how many were expected to",
     """
     SELECT {hour} AS hour, d.model,
            count(*) AS finished,

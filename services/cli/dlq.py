@@ -54,7 +54,9 @@ def _pairs(letter: Letter, topic: str, stage: str, code: str) -> tuple[tuple[str
     return (topic, letter.topic), (stage, letter.stage), (code, letter.code)
 
 
-@dlq.command("list", epilog=examples("kvroute dlq list", "kvroute dlq list --stage media --code invalid_message --json"))
+@dlq.command(
+    "list", epilog=examples("kvroute dlq list", "kvroute dlq list --stage media --code invalid_message --json")
+)
 @_filter_options
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Rows at most.")
 @command_options

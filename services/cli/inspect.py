@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from services.cli.session import Session, command_options, examples
+from services.cli.shipped import shipped_folder
 from services.runtime.errors import KvrouteError
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("place", metavar="FILE|URL")
-@click.option("--model", default="", help="Served model; its folder (KVROUTE_MODELS, KVROUTE_MODELS_DIR) is read.")
+@click.option(
+    "--model", default="", help="Served model; its folder (KVROUTE_MODELS, KVROUTE_MODELS_DIR, kvroute up's) is read."
+)
 @click.option(
     "--model-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Model folder, instead."
 )
@@ -41,8 +44,11 @@ def inspect(session: Session, place: str, model: str, model_dir: Path | None, sh
     """Show what the router sees: format, size, frames, identities, the tokens in its place, exact or why not.
 
     A URL is fetched as the media stage fetches it. Nothing is asked of workers: exact here means that their probes
-    decide. Exactness of a video needs a model, whose rule says which frames are taken.
+    decide. Exactness of a video needs a model, whose rule says which frames are taken. What the engine is told depends
+    on the identity mode (KVROUTE_IDENTITY, KVROUTE_IDENTITY_BY_MODEL); of a file, url identity is that of the data: URI
+    `kvroute send` makes of it.
     """
+    model_dir = model_dir or shipped_folder(session.settings, model)
     if model_dir is not None:
         model = model or model_dir.name
         session.overrides = {"models": {**session.settings.models, model: str(model_dir)}}
@@ -51,7 +57,7 @@ def inspect(session: Session, place: str, model: str, model_dir: Path | None, sh
     if sheet is not None:
         _write_sheet(found, sheet)
     laid = _laid_out(session.settings, model, found) if model else None
-    result = _result(place, model, found, laid)
+    result = _result(session.settings, place, model, found, laid)
     if session.out.json:
         session.out.value(result)
     else:
@@ -117,7 +123,8 @@ def _laid_out(settings: Settings, model: str, found: LookedAt) -> Laid:
     layouter = Cards.of(settings, on_problem=lambda _, what: problems.append(what)).get(model)
     if layouter is None:
         what = (
-            "; ".join(problems) or f"no folder is known for {model}: set KVROUTE_MODELS={model}=FOLDER or --model-dir"
+            "; ".join(problems)
+            or f"no folder is known for {model}: give --model-dir FOLDER or set KVROUTE_MODELS={model}=FOLDER"
         )
         raise KvrouteError(f"the model can't be laid out: {what}")
     return lay_alone(layouter, found.item())
@@ -131,9 +138,33 @@ def _write_sheet(found: LookedAt, file: Path) -> None:
     file.write_bytes(contact_sheet(found.pictures))
 
 
-def _result(place: str, model: str, found: LookedAt, laid: Laid | None) -> dict[str, Any]:
-    from services.kv.identity import url_identity
+def _identities(settings: Settings, place: str, model: str, found: LookedAt) -> dict[str, str | None]:
+    """The medium's identity in each mode, and what the mode in force tells the engine, without tenant and salt.
 
+    A file's URL is the data: URI `kvroute send` makes of it. Videos are told apart by their content in every mode.
+    """
+    from schemas.media import MediaKind
+    from services.cli.chat import BadMedium, media_url
+    from services.kv.identity import engine_uuid, url_identity
+    from services.media.modes import Mode, Modes
+
+    image = found.kind is MediaKind.IMAGE
+    mode = Modes(settings).of(model, None) if image else Mode.CONTENT
+    try:
+        by_url = url_identity(media_url(place, found.kind.value)) if image else None
+    except BadMedium:
+        by_url = None  # larger than what is sent inline
+    # What a server says of its copy (ETag, time) is part of a validated identity: it is not known from a file.
+    told = {Mode.CONTENT: found.identity, Mode.URL: by_url, Mode.VALIDATED: None}[mode]
+    return {
+        "content": None if found.identity is None else f"{found.identity:016x}",
+        "url": None if by_url is None else f"{by_url:016x}",
+        "mode": mode.value,
+        "told_the_engine": None if told is None or found.reason is not None else engine_uuid(told),
+    }
+
+
+def _result(settings: Settings, place: str, model: str, found: LookedAt, laid: Laid | None) -> dict[str, Any]:
     reason = found.reason or (laid.reason if laid is not None else None)
     detail = found.detail or (laid.detail if laid is not None else None)
     shown = {
@@ -146,17 +177,11 @@ def _result(place: str, model: str, found: LookedAt, laid: Laid | None) -> dict[
         )
         if value is not None
     }  # fmt: skip
-    by_url = f"{url_identity(place):016x}" if "://" in place or place[:5].lower() == "data:" else None
-    identities = {
-        "content": None if found.identity is None else f"{found.identity:016x}",
-        "url": by_url if found.kind == "image" else None,
-        "told_the_engine": found.uuid,
-    }
     return {
         "place": place if len(place) <= 200 else place[:199] + "…",
         "model": model or None,
         **shown,
-        "identities": identities,
+        "identities": _identities(settings, place, model, found),
         "layout": None if laid is None else asdict(laid),
         "exact": reason is None,
         "reason": reason,
@@ -173,8 +198,9 @@ def _lines(result: dict[str, Any], laid: Laid | None) -> list[Any]:
 
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = [(name, value) for name, value in result.items() if name not in ("identities", "layout", "exact", "detail")]
-    rows[-1:] = [(f"identity by {name}".replace("by told_the_engine", "told the engine"), value)
-                 for name, value in result["identities"].items()]  # fmt: skip
+    known = result["identities"]
+    rows[-1:] = [("identity by content", known["content"]), ("identity by url", known["url"]),
+                 (f"told the engine in {known['mode']} mode", known["told_the_engine"])]  # fmt: skip
     if laid is not None:
         rows += [("layout", laid.variant), ("tokens", laid.length), ("of them vision", laid.vision_tokens)]
         rows += [("prompt", line_of(laid.runs))] if laid.runs else []

@@ -83,7 +83,7 @@ def demo_command(session: Session, **plan: Any) -> int:
 
 def _plan(model: Path | None, kafka_port: int = 0, **options: Any) -> StackPlan:
     from services.cli.local_stack import StackPlan
-    from services.cli.up import default_model
+    from services.cli.shipped import default_model
 
     folder = default_model(model) if options["engines"] else model
     return StackPlan(model=folder, kafka_port=kafka_port or None, **options)

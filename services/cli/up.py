@@ -5,29 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from services.audit.database import database_url, describe
 from services.cli.local_stack import LocalStack, StackPlan
-from services.runtime.errors import ConfigError
 from services.runtime.settings import Settings
-
-SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "tests" / "models" / "qwen2.5-vl"
-"""The model folder of a source checkout; an installed wheel has none, so ``--model`` must be given there."""
-
-
-def default_model(model: Path | None) -> Path:
-    """The folder to serve: the given one, or the checkout's own. Raises ConfigError when there is neither."""
-    folder = model or SHIPPED_MODEL
-    if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"{folder} is no model folder (no config.json): give --model FOLDER with config.json, "
-            "preprocessor_config.json, tokenizer.json and chat_template.jinja"
-        )
-    return folder
 
 
 async def up(settings: Settings, plan: StackPlan, console: Console) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from PIL import Image
 
 from schemas.media import IdentitySource, MediaItem, MediaKind
-from services.kv.identity import engine_uuid
 from services.kv.reason import Reason
 from services.kv.sampling import Sampling
 from services.media.container import container_of
@@ -40,11 +39,6 @@ class LookedAt:
     reason: Reason | None = None
     detail: str | None = None
     pictures: list[tuple[str, Image.Image]] = field(default_factory=list)
-
-    @property
-    def uuid(self) -> str | None:
-        """What the engine would be told."""
-        return None if self.identity is None else engine_uuid(self.identity)
 
     def item(self) -> MediaItem:
         """As the layout gets it."""

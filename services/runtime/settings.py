@@ -60,7 +60,9 @@ class Settings(BaseModel):
     log_format: Literal["auto", "console", "json"] = "auto"
     instance: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,64}$", description="default: host and pid")
     health_host: str = "127.0.0.1"
-    health_port: int = Field(default=0, ge=0, le=65535, description="/healthz /readyz /metrics of a stage; 0: no server")
+    health_port: int = Field(
+        default=0, ge=0, le=65535, description="/healthz /readyz /metrics of a stage; 0: no server"
+    )
     concurrency: int = Field(default=64, ge=1, description="records a stage handles at once")
     stop_after_failures: int = Field(default=20, ge=1, description="own failures in a row after which a stage stops")
     drain_seconds: float = Field(

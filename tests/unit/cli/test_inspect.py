@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from services.cli import exits
+from services.cli.chat import media_url
 from services.cli.laid_out import Run, line_of
 from services.kv.identity import url_identity
 
@@ -38,12 +39,37 @@ def test_an_image_with_its_layout(kvroute, picture):
     )  # fmt: skip
     assert (found["exact"], found["layout"]["length"]) == (True, 4)
     assert [(run["count"], run["text"]) for run in found["layout"]["runs"]] == [(4, "<|image_pad|>")]
-    assert found["identities"]["told_the_engine"] == found["identities"]["content"] + "0" * 48
+    assert found["identities"]["mode"] == "url"
+
+
+def test_the_engine_is_told_what_the_mode_in_force_says(kvroute, picture, monkeypatch):
+    uri = media_url(str(picture))
+    identities = asked(kvroute, picture)["identities"]
+    assert identities["url"] == f"{url_identity(uri):016x}", "as `kvroute send` would post the file"
+    assert identities["told_the_engine"] == identities["url"] + "0" * 48
+    assert identities["content"] not in (None, identities["url"])
+    monkeypatch.setenv("KVROUTE_IDENTITY_BY_MODEL", "qwen2.5-vl=content")
+    identities = asked(kvroute, picture, "--model", "qwen2.5-vl")["identities"]
+    assert (identities["mode"], identities["told_the_engine"]) == ("content", identities["content"] + "0" * 48)
+    monkeypatch.setenv("KVROUTE_IDENTITY", "validated")
+    identities = asked(kvroute, picture)["identities"]
+    assert (identities["mode"], identities["told_the_engine"]) == ("validated", None), "the server was not asked"
+
+
+def test_people_read_which_mode_it_is(kvroute, picture):
+    assert "told the engine in url mode" in kvroute("inspect", str(picture), "--table").out
+
+
+def test_the_model_of_kvroute_up_is_known_by_its_name(kvroute, picture, monkeypatch, tmp_path):
+    assert asked(kvroute, picture, "--model", "qwen2.5-vl")["layout"]["length"] == 4
+    monkeypatch.setenv("KVROUTE_MODELS", f"qwen2.5-vl={tmp_path}")
+    ran = kvroute("inspect", str(picture), "--model", "qwen2.5-vl")
+    assert ran.code != exits.DONE, "a folder that was named goes first"
 
 
 def test_an_image_needs_no_model(kvroute, picture):
     found = asked(kvroute, picture)
-    assert (found["exact"], found["layout"], found["identities"]["url"]) == (True, None, None)
+    assert (found["exact"], found["layout"]) == (True, None)
 
 
 def test_a_data_uri_has_an_identity_by_its_text(kvroute, picture):
@@ -62,6 +88,9 @@ def test_a_video_with_its_frames_and_stamps(kvroute):
     assert found["timestamps"] == [index / found["fps"] for index in (0, 10, 19, 29)]
     assert (found["sampling"], found["layout"]["variant"]) == ("qwen3_vl/fps=2", "qwen3_vl/transformers-5.15")
     assert sum(run["count"] for run in found["layout"]["runs"]) == found["layout"]["length"]
+    identities = found["identities"]
+    assert (identities["mode"], identities["url"]) == ("content", None), "a video is always told apart by its content"
+    assert identities["told_the_engine"] == identities["content"] + "0" * 48
 
 
 @pytest.mark.parametrize(
@@ -105,7 +134,9 @@ def test_what_is_no_file(kvroute):
 
 
 def test_an_unknown_model_says_where_its_folder_is_named(kvroute, picture):
-    assert "KVROUTE_MODELS=m=FOLDER" in kvroute("inspect", str(picture), "--model", "m").err
+    said = kvroute("inspect", str(picture), "--model", "m").err
+    assert "KVROUTE_MODELS=m=FOLDER" in said
+    assert "--model-dir" in said
 
 
 def test_a_table_for_people(kvroute, picture):
