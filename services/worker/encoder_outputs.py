@@ -106,8 +106,11 @@ class EncoderOutputs:
             output.latest = self._now
             if known and medium.identity is not None and medium.end > (cached_tokens or 0):
                 output.sure = max(output.sure, sending.at)
-        if sending.names:
-            self._settle()
+        # What was in flight was reckoned with: nothing else is pushed out by it now.
+        for name in set(sending.names):
+            output = self._outputs[name]
+            if self._used_since(output.sure) > self._capacity:
+                output.sure = -inf
 
     def clear(self) -> None:
         """The engine dropped its caches, or may have: what was used before now is not there any more."""
@@ -116,6 +119,10 @@ class EncoderOutputs:
         for output in self._outputs.values():
             output.sure = -inf
         self._settle()
+
+    def _used_since(self, moment: float) -> int:
+        """Tokens of all that may have been used since."""
+        return sum(output.tokens for output in self._outputs.values() if output.running or output.latest >= moment)
 
     def _settle(self) -> None:
         """Give up what may have been pushed out, and forget what can push nothing out any more."""
