@@ -143,7 +143,7 @@ class Expander:
                 name = identifier if identifier is not None else content.digest if content is not None else ""
                 identifier = self._hash(part.kind, name, factors)
             shape = self.processor_cache.get(identifier)
-            if shape is None:
+            if shape is None or shape.height is None:  # without a size: it came processed, with rendered tokens
                 if content is None:
                     raise bad_request(
                         f"Cache miss for {part.kind} at index {seen[part.kind]} but data is not provided."

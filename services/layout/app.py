@@ -60,6 +60,8 @@ def build(
     service.consume(MEDIA_RESOLVED, stage.take, group=GROUP)
     service.on_start(stage.begin)
     service.on_stop(stage.end)
+    if settings.render_handover_bytes:
+        service.every(settings.render_handover_seconds, stage.sweep, name="handover")
 
 
 class Layout:
@@ -93,6 +95,11 @@ class Layout:
             self._processing.close()
         if self._rendering is not None:
             await self._rendering.close()
+
+    async def sweep(self) -> None:
+        """Remove what was left for agents and not taken."""
+        if self._rendering is not None:
+            await self._rendering.sweep()
 
     def take_worker(self, record: Record) -> None:
         """One registration or tombstone."""
@@ -171,7 +178,10 @@ class Layout:
             chat.variant = proof.image_variant or chat.variant
             return lay_out(resolved, body, chat, proof, block_sizes, model=model, lora=lora)
 
-        return await run_in_thread(work)
+        expanded = await run_in_thread(work)
+        if expanded.reason is None:
+            await rendering.hand_over(resolved, chat)
+        return expanded
 
     async def _prepare(self, processing: Processing, model: str, resolved: MediaResolved) -> None:
         left = resolved.deadline_ms - self._service.clock.now_ms()

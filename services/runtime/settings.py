@@ -160,6 +160,16 @@ class Settings(BaseModel):
     )
     render_seconds: float = Field(default=10.0, gt=0, description="for one rendering")
     render_concurrency: int = Field(default=16, ge=1, description="renderings asked for at once")
+    render_handover_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="renderings with their processed media, kept in this host's memory for its agents with "
+        "worker_render_generate, all together; 0: none",
+    )
+    render_handover_seconds: float = Field(default=30.0, gt=0, description="how long one is kept")
+    render_handover_dir: Path | None = Field(
+        default=None, description="a folder in memory; default /dev/shm/kvroute-USERID; the same for layout and agents"
+    )
 
     # Router
     policy: str = "kv"

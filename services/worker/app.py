@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+from functools import partial
 from typing import Any
 
 from schemas.control import Control
 from services.runtime.blobs import Blobs
 from services.runtime.errors import ConfigError
+from services.runtime.host_memory import HostMemory
+from services.runtime.offload import run_in_thread
 from services.runtime.service import Service
 from services.runtime.settings import Settings
 from services.runtime.topics import WORK, WORKERS, work_topic
@@ -34,7 +37,11 @@ def build(settings: Settings, service: Service, *, randomness: random.Random | N
     engine = kind.engine()
     posts: PostsChat = engine
     if settings.worker_render_generate and kind.name == "vllm":
-        posts = ByRender(engine, settings.render_url, seconds=settings.render_seconds)
+        memory = HostMemory.of(settings)
+        posts = ByRender(engine, settings.render_url, seconds=settings.render_seconds, memory=memory)
+        if memory is not None:
+            sweep = partial(run_in_thread, memory.sweep)
+            service.every(settings.render_handover_seconds, sweep, name="handover")
     tools = Tools(
         service.sender, service.clock, posts, Blobs.of(settings, clock=service.clock), kind,
         Bindings(service.clock.monotonic), PayloadRoom(settings.worker_media_bytes),

@@ -16,8 +16,9 @@ import aiohttp
 import orjson
 
 from services.layout.render.client import RENDER_PATH
+from services.runtime.host_memory import HostMemory
 from services.runtime.logs import get_logger
-from services.runtime.offload import run_alone
+from services.runtime.offload import run_alone, run_in_thread
 from services.worker.engine import error_message
 from services.worker.forward import Answers, PostsChat
 from services.worker.generated import ChatHead, generate_body, identifiers
@@ -48,17 +49,21 @@ class ByRender:
     """Posts chats, those with media by way of a rendering."""
 
     def __init__(
-        self, engine: Posts, render_url: str | None, *, seconds: float, now: Callable[[], float] = time.time
-    ) -> None:
-        """``seconds`` bound a rendering; ``now`` is wall time."""
+        self, engine: Posts, render_url: str | None, *, seconds: float, memory: HostMemory | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """``seconds`` bound a rendering; the layout stage may have left one in ``memory``; ``now`` is wall time."""
         self._engine = engine
         self._render = (render_url or engine.url).rstrip("/") + RENDER_PATH
         self._generate = engine.url.rstrip("/") + GENERATE_PATH
         self._seconds = seconds
+        self._memory = memory
         self._now = now
         self._offered = True
         self.generated = 0
         """Chats that went this way."""
+        self.taken = 0
+        """Renderings that the layout stage had left."""
 
     @asynccontextmanager
     async def chat(self, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Answers]:
@@ -81,6 +86,10 @@ class ByRender:
         names = identifiers(chat)
         if names is None:
             return None
+        request_id = headers.get("X-Request-Id", "")
+        if self._memory is not None and (left := await run_in_thread(self._memory.take, request_id.rpartition("-")[0])):
+            self.taken += 1
+            return await self._checked(left, names, chat, request_id)
         try:
             async with self._engine.post(self._render, body, headers, self._seconds) as response:
                 missing, answer = await _missing(response), await response.read()
@@ -91,11 +100,18 @@ class ByRender:
             self._give_up(f"{self._render} answered {response.status}: start it with --enable-scale-out")
         if response.status != 200:
             return None
-        prepared: tuple[bytes, ChatHead, bool] | None = await _off_loop(self._prepared, answer, names, chat)
+        return await self._checked(answer, names, chat, request_id)
+
+    async def _checked(
+        self, answer: bytes, names: Mapping[str, list[str]], chat: Mapping[str, Any], request_id: str
+    ) -> tuple[bytes, ChatHead, bool] | None:
+        prepared: tuple[bytes, ChatHead, bool] | None = await _off_loop(
+            self._prepared, answer, names, chat, request_id
+        )
         return prepared
 
     def _prepared(
-        self, answer: bytes, names: Mapping[str, list[str]], chat: Mapping[str, Any]
+        self, answer: bytes, names: Mapping[str, list[str]], chat: Mapping[str, Any], request_id: str
     ) -> tuple[bytes, ChatHead, bool] | None:
         try:
             rendered = orjson.loads(answer)
@@ -106,7 +122,8 @@ class ByRender:
         sent = generate_body(rendered, names, chat)
         if sent is None:
             return None
-        head = ChatHead(str(rendered.get("request_id")), str(rendered.get("model")), int(self._now()))
+        sent["request_id"] = request_id or sent.get("request_id")
+        head = ChatHead(f"chatcmpl-{sent['request_id']}", str(rendered.get("model")), int(self._now()))
         return orjson.dumps(sent), head, bool(sent["stream"])
 
     def _give_up(self, why: str) -> None:

@@ -36,17 +36,20 @@ class RenderClient:
 
     async def render(self, url: str, body: Mapping[str, Any]) -> Rendered:
         """How the engine at a URL lays out a chat. Raises NotRendered, Unreachable."""
+        return await read(await self.ask(url, body))
+
+    async def ask(self, url: str, body: Mapping[str, Any]) -> bytes:
+        """The same as the engine words it. Raises NotRendered, Unreachable."""
         data = orjson.dumps(body)
         try:
             async with asyncio.timeout(self._seconds), self._room:
-                answer = await self._post(url.rstrip("/") + RENDER_PATH, data)
+                return await self._post(url.rstrip("/") + RENDER_PATH, data)
         except TimeoutError:
             detail = f"the engine did not render the prompt within {self._seconds:g} s"
             raise NotRendered(Reason.BUDGET_EXCEEDED, detail) from None
         except (aiohttp.ClientError, OSError) as error:
             detail = f"no answer from the engine that renders: {type(error).__name__}"
             raise Unreachable(Reason.CONTRACT_MISSING, detail) from None
-        return await run_alone(_read, answer) if len(answer) > _SMALL else _read(answer)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -75,6 +78,11 @@ class RenderClient:
         if response.status != 200:
             raise NotRendered(Reason.TEMPLATE_MISMATCH, f"the engine refuses to render the prompt: {response.status}")
         return bytes(content)
+
+
+async def read(answer: bytes) -> Rendered:
+    """What an answer says. Raises NotRendered."""
+    return await run_alone(_read, answer) if len(answer) > _SMALL else _read(answer)
 
 
 def _read(answer: bytes) -> Rendered:

@@ -16,12 +16,13 @@ from services.layout.families.family import Family
 from services.layout.families.variants import RENDER, family_of
 from services.layout.layouter import estimate_tokens
 from services.layout.render.body import render_body
-from services.layout.render.client import RenderClient, Unreachable
+from services.layout.render.client import RenderClient, Unreachable, read
 from services.layout.render.rendered import NotRendered, Rendered, rendered_view
 from services.layout.shapes import MediaShape
 from services.layout.view import View
 from services.runtime.blobs import BlobGone, Blobs
-from services.runtime.offload import run_alone
+from services.runtime.host_memory import HostMemory, request_name
+from services.runtime.offload import run_alone, run_in_thread
 from services.runtime.settings import Settings
 
 TRIES = 2
@@ -33,8 +34,10 @@ class RenderedChat:
 
     family: Family | None = None
 
-    def __init__(self, said: Rendered | NotRendered) -> None:
+    def __init__(self, said: Rendered | NotRendered, answer: bytes | None = None) -> None:
         self._said = said
+        self.answer = answer
+        """With the processed media, as the engine words it; None if that was not asked for."""
         self.variant = RENDER
         """What the layout is called in the decision."""
 
@@ -59,6 +62,7 @@ class Rendering:
 
     def __init__(self, settings: Settings, blobs: Blobs) -> None:
         self._url = settings.render_url
+        self._memory = HostMemory.of(settings)
         self._blobs = blobs
         self._client = RenderClient(seconds=settings.render_seconds, concurrency=settings.render_concurrency)
 
@@ -68,7 +72,11 @@ class Rendering:
         """The rendering of a request by one of the model's live workers, or why there is none."""
         try:
             sent = await self._body(resolved, body, model, lora)
-            return RenderedChat(await self._ask(sent, self._urls(resolved.key, live)))
+            whole = self._memory is not None and _all_named(resolved)
+            if whole:
+                sent["mm_payload"] = "tensors"
+            answer = await self._ask(sent, self._urls(resolved.key, live))
+            return RenderedChat(await read(answer), answer if whole else None)
         except NotRendered as error:
             return RenderedChat(error)
 
@@ -76,11 +84,22 @@ class Rendering:
         """Close the connections."""
         await self._client.close()
 
-    async def _ask(self, body: Mapping[str, Any], urls: Sequence[str]) -> Rendered:
+    async def hand_over(self, resolved: MediaResolved, chat: RenderedChat) -> None:
+        """Leave a rendering for an agent on this host, which then need not have the media processed again."""
+        if self._memory is not None and chat.answer is not None:
+            name = request_name(resolved.tenant, resolved.request_id)
+            await run_in_thread(self._memory.put, name, chat.answer)
+
+    async def sweep(self) -> None:
+        """Remove what no agent took."""
+        if self._memory is not None:
+            await run_in_thread(self._memory.sweep)
+
+    async def _ask(self, body: Mapping[str, Any], urls: Sequence[str]) -> bytes:
         last = NotRendered(Reason.CONTRACT_MISSING, "no live worker says where it can be asked for a rendering")
         for url in urls[:TRIES]:
             try:
-                return await self._client.render(url, body)
+                return await self._client.ask(url, body)
             except Unreachable as error:
                 last = error
         raise last
@@ -111,6 +130,11 @@ class Rendering:
             return render_body(body, resolved.media, uris, model=model, lora=lora)
 
         return await run_alone(build) if found else build()
+
+
+def _all_named(resolved: MediaResolved) -> bool:
+    """Whether all media of a request travel under identities of ours; then they can be generated from a rendering."""
+    return bool(resolved.media) and all(item.identity is not None and item.forward for item in resolved.media)
 
 
 def _renders(worker: Worker) -> bool:

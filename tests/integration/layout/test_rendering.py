@@ -25,6 +25,7 @@ from services.layout.cards import Cards
 from services.layout.layouter import Layouter
 from services.layout.shapes import MediaShape
 from services.runtime.blobs import Blobs
+from services.runtime.host_memory import HostMemory
 from services.runtime.settings import Settings
 from services.runtime.topics import EXPANDED, MEDIA_RESOLVED, WORKERS
 from tests.fakes.harness import Harness
@@ -155,6 +156,27 @@ async def test_the_requests_own_arguments_and_prompts_are_not_exact(stage: Stage
     assert (await stage.asks(prompt_embeds="x")).reason is Reason.TEMPLATE_MISMATCH
     found = await stage.asks(png(80, 112), mm_processor_kwargs={"max_pixels": 10})
     assert found.reason is not None
+
+
+async def test_a_rendering_is_left_for_an_agent_only_where_all_of_it_is_exact(stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    settings = stage.harness.settings.model_copy(
+        update={"render_handover_bytes": 1 << 20, "render_handover_dir": folder}
+    )
+    harness = stage.harness = Harness("layout", settings)
+    build(settings, harness, cards=Cards({}))  # type: ignore[arg-type]
+    await stage.registers()
+    await stage.asks()
+    await stage.asks(png(80, 112), mm_processor_kwargs={"max_pixels": 10})
+    assert list(folder.iterdir()) == []
+    found = await stage.asks(png(80, 112))
+    memory = HostMemory.of(settings)
+    assert memory is not None
+    left = orjson.loads(memory.take(found.request_id) or b"{}")
+    assert left["features"]["kwargs_data"]["image"]
+    assert left["features"]["mm_hashes"]["image"] == [f"{IDENTITIES[0]:016x}" + "0" * 48]
+    await harness.ticking["handover"]()
+    await harness.stop()
 
 
 async def test_text_alone(stage: Stage) -> None:

@@ -7,6 +7,7 @@ import io
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,7 +21,9 @@ from services.engine_sim.server import SimEngine
 from services.kv.address import Span, addresses
 from services.kv.identity import engine_uuid
 from services.layout.layouter import Layouter
+from services.layout.render.client import RENDER_PATH
 from services.layout.shapes import MediaShape
+from services.runtime.host_memory import HostMemory
 from services.runtime.settings import Settings
 from services.worker.by_render import ByRender
 from services.worker.engine import Engine
@@ -149,6 +152,22 @@ async def test_a_refusal_is_the_engines(engines: AsyncExitStack, layouter: Layou
     assert outcome.error is not None
     assert outcome.error.status == 400
     assert "maximum context length" in outcome.error.message
+
+
+async def test_a_rendering_that_the_layout_stage_left_is_taken(
+    engines: AsyncExitStack, layouter: Layouter, tmp_path: Path
+) -> None:
+    made = await stand(engines, layouter)
+    memory = HostMemory(tmp_path / "memory", most_bytes=1 << 20, seconds=30)
+    made.by_render = ByRender(made.engine, "http://127.0.0.1:9", seconds=5, memory=memory)
+    async with made.engine.post(f"{made.renders.http_url}{RENDER_PATH}", orjson.dumps(body()), {}) as response:
+        memory.put("r1", await response.read())
+    request = EngineRequest(orjson.dumps(body()), {"X-Request-Id": "r1-2"}, False, True)
+    for taken in (1, 1):
+        outcome = await forward(made.by_render, request, Heard())
+        assert outcome.error is None
+        assert (made.by_render.taken, made.by_render.generated) == (taken, 1)
+    assert orjson.loads(outcome.text)["id"] == "chatcmpl-r1-2"
 
 
 class TestBesideAnEngine:
