@@ -35,16 +35,20 @@ def build(settings: Settings, service: Service, *, randomness: random.Random | N
         )
     kind = kind_of(settings)
     engine = kind.engine()
+    bindings = Bindings(service.clock.monotonic)
     posts: PostsChat = engine
     if settings.worker_render_generate and kind.name == "vllm":
         memory = HostMemory.of(settings)
-        posts = ByRender(engine, settings.render_url, seconds=settings.render_seconds, memory=memory)
+        posts = ByRender(
+            engine, settings.render_url, seconds=settings.render_seconds, memory=memory,
+            renames=lambda: bindings.active,
+        )  # fmt: skip
         if memory is not None:
             sweep = partial(run_in_thread, memory.sweep)
             service.every(settings.render_handover_seconds, sweep, name="handover")
     tools = Tools(
         service.sender, service.clock, posts, Blobs.of(settings, clock=service.clock), kind,
-        Bindings(service.clock.monotonic), PayloadRoom(settings.worker_media_bytes),
+        bindings, PayloadRoom(settings.worker_media_bytes),
     )  # fmt: skip
 
     def spawn(coro: Any, name: str) -> asyncio.Task[None]:

@@ -50,15 +50,20 @@ class ByRender:
 
     def __init__(
         self, engine: Posts, render_url: str | None, *, seconds: float, memory: HostMemory | None = None,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.time, renames: Callable[[], bool] = bool,
     ) -> None:  # fmt: skip
-        """``seconds`` bound a rendering; the layout stage may have left one in ``memory``; ``now`` is wall time."""
+        """``seconds`` bound a rendering; the layout stage may have left one in ``memory``; ``now`` is wall time.
+
+        ``renames``: the engine calls media of chats that go the usual way by names of its own. Then all go that way:
+        a medium of two names would be cached twice, and found by one only.
+        """
         self._engine = engine
         self._render = (render_url or engine.url).rstrip("/") + RENDER_PATH
         self._generate = engine.url.rstrip("/") + GENERATE_PATH
         self._seconds = seconds
         self._memory = memory
         self._now = now
+        self._renames = renames
         self._offered = True
         self.generated = 0
         """Chats that went this way."""
@@ -68,7 +73,8 @@ class ByRender:
     @asynccontextmanager
     async def chat(self, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Answers]:
         """POST a chat request; leaving the context closes the connection, and the engine stops. Raises as aiohttp."""
-        sent = await self._rendered(body, headers) if self._offered and b'"uuid"' in body else None
+        rendering = self._offered and not self._renames() and b'"uuid"' in body
+        sent = await self._rendered(body, headers) if rendering else None
         if sent is not None:
             data, head, stream = sent
             async with self._engine.post(self._generate, data, headers) as response:

@@ -131,6 +131,15 @@ async def test_text_and_other_chats_go_the_usual_way(engines: AsyncExitStack, la
     assert made.by_render.generated == 0
 
 
+async def test_all_go_the_usual_way_where_the_engine_renames_media_there(
+    engines: AsyncExitStack, layouter: Layouter
+) -> None:
+    made = await stand(engines, layouter)
+    made.by_render = ByRender(made.engine, made.renders.http_url, seconds=5, renames=lambda: True)
+    outcome, _ = await made.ask(body())
+    assert (outcome.error, made.by_render.generated) == (None, 0)
+
+
 @pytest.mark.parametrize("scale_out", [False, True])
 async def test_an_engine_that_does_not_offer_it_is_asked_once(
     engines: AsyncExitStack, layouter: Layouter, scale_out: bool
