@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from services.audit.place import default_file
 from services.runtime.errors import ConfigError
 from services.runtime.settings import Settings
 
@@ -26,7 +27,7 @@ def database_url(settings: Settings) -> URL:
         ConfigError: no SQLAlchemy URL, or of a database kvroute does not know.
     """
     if settings.database_url is None:
-        return URL.create(DRIVERS["sqlite"], database=str(settings.data_dir / "audit.sqlite3"))
+        return URL.create(DRIVERS["sqlite"], database=str(default_file(settings)))
     try:
         url = make_url(settings.database_url.get_secret_value())
     except ArgumentError:

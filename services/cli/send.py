@@ -6,10 +6,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from services.audit.place import surely_missing
 from services.cli.chat import body_of, chat_options, gateway_url, headers_of
 from services.cli.gateway_client import Answer, GatewayClient
 from services.cli.session import Session, command_options, examples
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 AUDIT_SECONDS = 3.0
 """How long `send` waits for its decision and outcome to reach the audit store."""
+UNKNOWN_SECONDS = 1.0
+"""How long it waits for a store that knows nothing of the request: it may be another pipeline's."""
 AUDIT_PAUSE = 0.1
 
 
@@ -30,28 +34,31 @@ AUDIT_PAUSE = 0.1
         'kvroute send "What is in this picture?" --image photo.jpg --stream',
         'kvroute send "And these?" --image a.png --image https://example.com/b.png --json',
         'kvroute send "What happens here?" --video clip.mp4',
+        'kvroute send "Hello" --no-audit',
     )
 )
 @chat_options()
 @click.option("--stream", is_flag=True, help="Print the answer as it comes.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Of the answer.")
+@click.option("--audit/--no-audit", default=True, show_default=True, help="Ask the audit store where it went and why.")
 @command_options
-def send(session: Session, text: tuple[str, ...], stream: bool, **options: Any) -> None:
+def send(session: Session, text: tuple[str, ...], stream: bool, audit: bool, **options: Any) -> None:
     """Send a chat request to the gateway; print the answer, the worker that gave it and what its cache held.
 
     Overlap and realised cached tokens come from the audit store (KVROUTE_DATABASE_URL) where it can be reached.
     """
-    result = session.run(_send(session, " ".join(text), stream, **options))
+    result = session.run(_send(session, " ".join(text), stream, audit, **options))
     if session.out.json:
         session.out.value(result)
     else:
-        session.out.say(_summary(result))
+        session.out.say(_summary(result, audit))
 
 
 async def _send(
     session: Session,
     text: str,
     stream: bool,
+    audit: bool,
     *,
     url: str,
     api_key: str | None,
@@ -68,13 +75,14 @@ async def _send(
         name = model or await first_model(gateway)
         body = body_of(name, text, images, videos, system, max_tokens=max_tokens, **streaming)
         sent = headers_of(**headers)
+        store = _store(session.settings) if audit else None
         with session.out.working("waiting for the answer"):
             answer = await gateway.chat(body, sent)
         pieces = await _print_pieces(answer, echo=not session.out.json)
     seconds = time.monotonic() - start
     request_id = answer.request_id or sent["X-Request-Id"]
     with session.out.working("asking the audit store"):
-        attempt = await _audited(session.settings, request_id)
+        attempt = None if store is None else await _audited(await store, session.settings, request_id)
     return _result(answer, request_id, name, "".join(pieces), seconds, attempt)
 
 
@@ -100,25 +108,40 @@ async def first_model(gateway: GatewayClient) -> str:
     return models[0]
 
 
-async def _audited(settings: Settings, request_id: str) -> Attempt | None:
-    """The last attempt with its outcome, once it is in the store; None when the store does not have it in time."""
-    # Imported here: the answer is printed before SQLAlchemy is loaded.
-    from services.audit.database import missing_file, open_engine
-    from services.audit.explain import UnknownRequest, explain
-
-    if missing_file(settings) is not None:
+def _store(settings: Settings) -> asyncio.Future[_Modules] | None:
+    """What reads the store, loaded while the answer is waited for: SQLAlchemy takes a while. None: no store."""
+    if surely_missing(settings):
         return None
-    until = time.monotonic() + AUDIT_SECONDS
+    return asyncio.ensure_future(asyncio.to_thread(_load))
+
+
+def _load() -> _Modules:
+    from services.audit import database, explain
+
+    return _Modules(database, explain)
+
+
+@dataclass(frozen=True, slots=True)
+class _Modules:
+    database: Any
+    explain: Any
+
+
+async def _audited(store: _Modules, settings: Settings, request_id: str) -> Attempt | None:
+    """The last attempt with its outcome, once it is in the store; None when the store does not have it in time."""
+    if store.database.missing_file(settings) is not None:
+        return None
+    start = time.monotonic()
     found: Attempt | None = None
-    engine = open_engine(settings)
+    engine = store.database.open_engine(settings)
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < start + (UNKNOWN_SECONDS if found is None else AUDIT_SECONDS):
             try:
                 async with engine.connect() as connection:
-                    found = (await explain(connection, request_id))[0].attempts[-1]
+                    found = (await store.explain.explain(connection, request_id))[0].attempts[-1]
                 if found.decision is not None and (found.outcome or {}).get("status"):
                     return found
-            except (UnknownRequest, IndexError):
+            except (store.explain.UnknownRequest, IndexError):
                 pass
             await asyncio.sleep(AUDIT_PAUSE)
     except Exception:
@@ -155,13 +178,14 @@ def _overlap(decision: Mapping[str, Any]) -> dict[str, Any]:
     return {name: decision[name] for name in names}
 
 
-def _summary(result: Mapping[str, Any]) -> str:
+def _summary(result: Mapping[str, Any], audit: bool) -> str:
     overlap, realised = result["overlap"], result["realised_cached_tokens"]
     parts = [f"worker {result['worker'] or 'unknown'}"]
     if overlap is not None:
-        parts.append(f"overlap {overlap['overlap_confirmed']}/{overlap['total_blocks']} blocks ({overlap['mode']})")
+        view = f"{overlap['mode']}: {overlap['reason']}" if overlap["reason"] else overlap["mode"]
+        parts.append(f"overlap {overlap['overlap_confirmed']}/{overlap['total_blocks']} blocks ({view})")
         parts.append(f"predicted {overlap['predicted_tokens']} cached tokens")
-    else:
+    elif audit:
         parts.append("no decision in the audit store (KVROUTE_DATABASE_URL)")
     if realised is not None:
         parts.append(f"realised {realised}")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,8 @@ from services.cli import send as send_module
 from services.cli.chat import BadMedium, body_of, gateway_url, headers_of, media_url
 from services.cli.gateway_client import GatewayRefused
 from services.runtime.settings import Settings
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +46,27 @@ class TestSend:
         found = kvroute("send", "Hello").value
         assert (found["answer"], found["overlap"], found["realised_cached_tokens"]) == ("A red lamp.", None, 48)
         assert "no decision in the audit store" in kvroute("send", "Hello", "--table").err
+
+    def test_a_store_that_knows_nothing_of_the_request_is_not_waited_for_long(self, kvroute, store, monkeypatch):
+        monkeypatch.setattr(send_module, "AUDIT_SECONDS", 3600)
+        monkeypatch.setattr(send_module, "UNKNOWN_SECONDS", 0.0)
+        assert kvroute("send", "Hello", "--request-id", "nobody").value["overlap"] is None
+
+    def test_the_store_need_not_be_asked(self, kvroute, store):
+        assert kvroute("send", "Hello", "--request-id", "hit", "--no-audit").value["overlap"] is None
+        assert "audit store" not in kvroute("send", "Hello", "--no-audit", "--table").err
+
+    def test_no_store_costs_no_sqlalchemy(self, tmp_path):
+        code = (
+            "import sys; from tests.fakes.cli import CommandLine; assert CommandLine()('send', 'Hello').code == 0; "
+            "assert 'sqlalchemy' not in sys.modules"
+        )
+        environment = os.environ | {"KVROUTE_DATA_DIR": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment)
+
+    def test_why_a_view_is_not_exact_is_said(self, kvroute, store):
+        ran = kvroute("send", "What is this?", "--request-id", "short", "--table")
+        assert "blocks (text_prefix: fetch_failed)" in ran.err
 
     def test_streaming_prints_pieces(self, kvroute, store):
         ran = kvroute("send", "Hello", "--stream", "--table", "--request-id", "hit")
