@@ -20,7 +20,8 @@ class GatewayRefused(KvrouteError):
     """The gateway answered with an error. ``status`` is HTTP's."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
-        super().__init__(f"the gateway answered {status}: {message}" + (f" ({code})" if code else ""))
+        said = f" ({code})" if code and code not in message else ""
+        super().__init__(f"the gateway answered {status}: {message}{said}")
         self.status = status
         self.code = code
 

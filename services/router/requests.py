@@ -12,12 +12,17 @@ from enum import Enum
 
 from schemas.decision import Decision, Outcome, Position
 from schemas.lifecycle import Lifecycle, LifecycleEvent
+from services.kv.reason import Reason
 from services.router.booking import life_of
 from services.router.recent import Recent
 from services.router.slots import Slot, SlotEpoch
 
 SAME_REQUEST_MS = 3_600_000
 """The same id within this is the same request: it is not decided again."""
+OF_THE_MEDIUM = frozenset(
+    {Reason.FETCH_FAILED, Reason.DECODE_FAILED, Reason.CODEC_UNSUPPORTED, Reason.TOO_LARGE, Reason.UNSUPPORTED_MEDIA}
+)
+"""Reasons that speak of a medium's bytes: an engine that is given it will hardly do better."""
 GRACE_MS = 60_000
 """How long after its deadline a request without an end is still followed."""
 
@@ -205,7 +210,15 @@ def _is_elsewhere(fact: Lifecycle, standing: Standing) -> bool:
 
 
 def _without_bulk(decision: Decision) -> Decision:
-    """The part that is needed to send the same work again; a decision in full is 5 to 20 KB."""
+    """The part that is needed to send the same work again, and to say why; a decision in full is 5 to 20 KB."""
     if decision.outcome is not Outcome.ROUTED or not decision.route_only:
-        return decision.model_copy(update={"addresses": [], "candidates": [], "projection": [], "media": []})
+        media = decision.media[: _first_wrong(decision) + 1]
+        return decision.model_copy(update={"addresses": [], "candidates": [], "projection": [], "media": media})
     return decision.model_copy(update={"addresses": [], "projection": [], "media": []})
+
+
+def _first_wrong(decision: Decision) -> int:
+    """Which medium the decision's reason speaks of; -1: none."""
+    if decision.reason not in OF_THE_MEDIUM:
+        return -1
+    return next((number for number, one in enumerate(decision.media) if one.reason is decision.reason), -1)

@@ -16,7 +16,7 @@ from services.router.booking import life_of
 from services.router.deciding import Circumstances, decide
 from services.router.dispatch import route_answer, work_of
 from services.router.policies import Policy
-from services.router.requests import Standing
+from services.router.requests import OF_THE_MEDIUM, Standing
 from services.router.situation import Parameters
 from services.router.slots import Attempt, Slot
 from services.router.state import RouterState
@@ -238,6 +238,19 @@ def refusal_of(decision: Decision, before: Standing | None = None) -> Refused:
 
 
 def what_failed(decision: Decision, code: str, end: Lifecycle | None) -> str:
-    """An attempt's failure for whoever waits, who is left with it: no worker is there that could do better."""
+    """An attempt's failure for whoever waits, who is left with it: no worker is there that could do better.
+
+    It begins with what kvroute itself found wrong with a medium: an engine that fetches stumbles over the same.
+    """
     why = f"{code}: {end.detail}" if end is not None and end.detail else code
-    return f"attempt {decision.attempt} on worker {decision.worker_id} failed and there is no other ({why})"[:500]
+    failed = f"attempt {decision.attempt} on worker {decision.worker_id} failed and there is no other ({why})"
+    return (_wrong_medium(decision) + failed)[:500]
+
+
+def _wrong_medium(decision: Decision) -> str:
+    if decision.reason not in OF_THE_MEDIUM:
+        return ""
+    found = next(((number, one) for number, one in enumerate(decision.media) if one.reason is decision.reason), None)
+    which = f"{found[1].kind.value} {found[0]}: " if found is not None else ""
+    detail = f" ({decision.detail})" if decision.detail else ""
+    return f"{which}{decision.reason.value}{detail}; "

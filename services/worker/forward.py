@@ -27,6 +27,7 @@ RETRYABLE_STATUSES = frozenset({408, 425, 429})
 
 _URL_QUERY = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]*")
 _DATA_URI = re.compile(r"data:[\w/+.-]*;base64,[A-Za-z0-9+/=]*")
+_ADDRESS = re.compile(r"<([\w.]+(?: [\w.<>]+)?) at 0x[0-9a-fA-F]+>")
 _MESSAGE_LIMIT = 500
 
 
@@ -188,9 +189,13 @@ def usage_of(answer: Mapping[str, Any]) -> Usage | None:
 
 
 def sanitized(message: str) -> str:
-    """An engine's message as it may be shown: no payloads, no URL queries, not endless."""
-    message = _URL_QUERY.sub(r"\1?…", _DATA_URI.sub("data:…", message))
+    """An engine's message as it may be shown: no payloads, no URL queries, no addresses of its objects, not endless."""
+    message = _ADDRESS.sub(_without_address, _URL_QUERY.sub(r"\1?…", _DATA_URI.sub("data:…", message)))
     return message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 1] + "…"
+
+
+def _without_address(match: re.Match[str]) -> str:
+    return f"<{match[1].removesuffix(' object')}>"
 
 
 def _refused(status: int, content: bytes) -> Outcome:

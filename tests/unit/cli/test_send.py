@@ -125,6 +125,10 @@ class TestSend:
         assert (ran.code, ran.out) == (exits.FAILED, "")
         assert ran.err == "kvroute: the gateway answered 429: too many requests in flight (busy)\n"
 
+    def test_a_code_that_the_message_names_is_not_said_twice(self, kvroute):
+        kvroute.gateway.refusal = GatewayRefused(502, "there is no other (engine_500: boom)", "engine_500")
+        assert kvroute("send", "x").err == "kvroute: the gateway answered 502: there is no other (engine_500: boom)\n"
+
     def test_no_model_yet(self, kvroute):
         kvroute.gateway.model_names = []
         assert "kvroute worker list" in kvroute("send", "x").err

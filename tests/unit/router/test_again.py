@@ -10,8 +10,10 @@ from schemas.control import Control, ControlKind
 from schemas.decision import Outcome
 from schemas.lifecycle import Lifecycle
 from schemas.lifecycle import LifecycleEvent as Event
+from schemas.media import MediaItem, MediaKind
 from schemas.work import LOST_INDEX
 from schemas.worker import WorkerState
+from services.kv.reason import Reason
 from services.runtime.bus import Record
 from services.runtime.errors import BadRecord, Transient
 from services.runtime.topics import CONTROL, DECISIONS, EXPANDED, LIFECYCLE, WORKERS, work_topic
@@ -79,6 +81,26 @@ async def test_nobody_left_to_try_after_a_failure_is_told_what_failed(stage: Sta
     assert (error.status, error.code) == (heard, f"engine_{said}")
     assert error.message == f"attempt 1 on worker w1 failed and there is no other (engine_{said}: can't fetch it)"
     assert stage.router.state.requests.settled("/r1")
+
+
+async def test_what_kvroute_found_wrong_with_a_medium_comes_first(stage: Stage) -> None:
+    """The engine fetches for itself and stumbles over the same; whoever asked wants to know which URL it is."""
+    sound, _ = make.image(0, 16)
+    broken = MediaItem(kind=MediaKind.IMAGE, message=0, part=1, reason=Reason.FETCH_FAILED, detail="HTTP 404")
+    await stage.meet("w1")
+    await stage.ask(media=[sound, broken], exact_tokens=32, reason=Reason.FETCH_FAILED, detail="HTTP 404")
+    await stage.tell(Event.FAILED, retryable=True, status=500, code="engine_500", detail="404, message='Not Found'")
+    assert stage.answers()[0].error.message == (
+        "image 1: fetch_failed (HTTP 404); attempt 1 on worker w1 failed and there is no other "
+        "(engine_500: 404, message='Not Found')"
+    )
+
+
+async def test_reasons_of_ours_are_no_explanation_of_an_engines_failure(stage: Stage) -> None:
+    await stage.meet("w1")
+    await stage.ask(exact_tokens=32, reason=Reason.CONTRACT_MISSING)
+    await stage.tell(Event.FAILED, retryable=True, status=500, code="engine_500", detail="out of memory")
+    assert stage.answers()[0].error.message.startswith("attempt 1 on worker w1 failed")
 
 
 @pytest.mark.parametrize("how", ["higher epoch", "retired", "deleted"])

@@ -10,6 +10,7 @@ import pytest
 from schemas.lifecycle import LifecycleEvent as Event
 from schemas.worker import WorkerState
 from services.runtime.topics import CONTROL, work_topic
+from services.worker.forward import sanitized
 from tests.unit.worker.conftest import Stand, cancel, kinds
 from tests.unit.worker.fake_engine import streaming
 
@@ -153,3 +154,9 @@ class TestStopping:
         await stand.harness.stop()
         (fact,) = stand.facts
         assert (fact.event, fact.code, fact.retryable) == (Event.FAILED, "worker_stopping", True)
+
+
+def test_engines_messages_lose_what_is_nobodys_business() -> None:
+    said = "cannot identify image file <_io.BytesIO object at 0x7fb010169120>, see https://h/a.png?sig=SECRET"
+    assert sanitized(said) == "cannot identify image file <_io.BytesIO>, see https://h/a.png?…"
+    assert sanitized("in <function load at 0x7f0a> of data:image/png;base64,AAAA") == "in <function load> of data:…"
