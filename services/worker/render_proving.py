@@ -23,6 +23,7 @@ from services.layout.shapes import MediaShape
 from services.layout.view import View
 from services.runtime.settings import Settings
 from services.worker.bindings import Bindings
+from services.worker.engine import EngineError
 from services.worker.life import EngineFacts
 from services.worker.matching import Answer
 from services.worker.probes import Asks, Subject, Videos, Watches, prove
@@ -40,13 +41,34 @@ class RenderLayout:
 
     def view(self, body: Mapping[str, Any], media: Sequence[MediaShape] = (), *, family: Family | None = None) -> View:
         """The rendering as a view; what was not rendered is not exact."""
-        asking = asyncio.run_coroutine_threadsafe(
-            self._client.render(self._url, {**body, "mm_payload": "none"}), self._loop
-        )
+        sent = {**body, "mm_payload": "none"}
+        if "tools" in body:
+            # Engines that parse no tool calls refuse to be free to call one; how they write tools is the same.
+            sent["tool_choice"] = "none"
+        asking = asyncio.run_coroutine_threadsafe(self._client.render(self._url, sent), self._loop)
         try:
             return rendered_view(asking.result(), media, RENDER)
         except NotRendered as error:
             return View([], reason=error.reason, detail=str(error), variant=RENDER)
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """An engine that tells tokens only of what it would run: renderings are refused where they are too long."""
+
+    engine: Asks
+    max_model_len: int | None
+
+    async def tokenize(self, body: dict[str, Any]) -> list[int]:
+        """The engine's token ids of a chat. Raises EngineError."""
+        tokens = await self.engine.tokenize(body)
+        if self.max_model_len is not None and len(tokens) >= self.max_model_len:
+            raise EngineError(400, f"{len(tokens)} tokens, the engine takes less than {self.max_model_len}")
+        return tokens
+
+    async def complete(self, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Run a chat. Raises EngineError."""
+        return await self.engine.complete(body, headers)
 
 
 @dataclass(slots=True)
@@ -78,8 +100,9 @@ async def prove_rendered(
     try:
         layout = RenderLayout(client, url, asyncio.get_running_loop())
         contract = await prove(
-            engine, layout, subject, watch, identity, heard=digests.take, bindings=bindings
-        )
+            Runnable(engine, facts.max_model_len), layout, subject, watch, identity, heard=digests.take,
+            bindings=bindings,
+        )  # fmt: skip
     finally:
         await client.close()
     version = f"{facts.engine}-{facts.version or 'unknown'}"
