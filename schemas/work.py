@@ -69,7 +69,7 @@ class Work(Message):
     media: list[WorkMedia] = Field(default_factory=list)
     addresses: U64List = Field(
         default_factory=list,
-        description="of the blocks up to the last one with a medium at least, for agents that know media by their prompt",
+        description="of blocks, at least up to the last one with a medium, for agents that know media by their prompt",
     )
     reply_to: ResponsesTopic | None = None
     deadline_ms: Int64
