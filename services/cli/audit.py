@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from services.audit import queries
 from services.audit.moments import moment
 from services.cli.db import with_store
+from services.cli.groups import SuggestingGroup
 from services.cli.output import Column, Dull, percent
 from services.cli.session import Session, command_options, examples
 from services.cli.since import since as parse_since
@@ -20,6 +21,7 @@ _since = click.option("--since", default="24h", show_default=True, help="How far
 
 
 @click.group(
+    cls=SuggestingGroup,
     epilog=examples("kvroute audit recent", "kvroute audit workers --since 1h", "kvroute audit fallbacks --json")
 )
 def audit() -> None:

@@ -12,6 +12,7 @@ from services.audit import migrate
 from services.audit.database import database_url, describe, missing_file, open_engine
 from services.audit.faults import is_databases_fault
 from services.cli.exits import Away
+from services.cli.groups import SuggestingGroup
 from services.cli.session import Session, command_options, examples
 from services.runtime.settings import Settings
 
@@ -42,7 +43,7 @@ async def with_store(
         await engine.dispose()
 
 
-@click.group(epilog=examples("kvroute db upgrade", "kvroute db status"))
+@click.group(cls=SuggestingGroup, epilog=examples("kvroute db upgrade", "kvroute db status"))
 def db() -> None:
     """Migrate the audit store (KVROUTE_DATABASE_URL: PostgreSQL or SQLite)."""
 

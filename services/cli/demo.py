@@ -6,9 +6,10 @@ import asyncio
 import io
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from services.audit.database import open_engine
 from services.audit.explain import Attempt, Explanation, UnknownRequest, explain
 from services.cli.free_port import free_port
 from services.cli.local_stack import LocalStack, StackPlan
+from services.cli.steps import say_step
 from services.runtime.errors import KvrouteError
 from services.runtime.settings import Settings
 
@@ -213,8 +215,8 @@ async def demo(settings: Settings, plan: StackPlan, console: Console) -> tuple[l
                 "log_level": "warning",
             }
         )
-        say: Callable[[str], None] = lambda part: console.print(f"[dim]starting[/] {part}")  # noqa: E731
-        async with LocalStack(own, plan, say=say) as stack, aiohttp.ClientSession() as http, _site() as site:
+        started = LocalStack(own, plan, say=partial(say_step, console))
+        async with started as stack, aiohttp.ClientSession() as http, _site() as site:
             shop = Shop(stack, http, next(iter(stack.settings.models)))
             try:
                 return await _walk(shop, site, console)

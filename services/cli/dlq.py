@@ -9,6 +9,7 @@ import click
 
 from schemas.decision import Position
 from services.cli.broker import Broker
+from services.cli.groups import SuggestingGroup
 from services.cli.letter import BadLetter, Letter, LetterId, redrive_of, shown_headers, shown_value
 from services.cli.output import Column
 from services.cli.session import Session, command_options, examples
@@ -32,7 +33,9 @@ def _filter_options(command: Callable[..., object]) -> Callable[..., object]:
     return command
 
 
-@click.group(epilog=examples("kvroute dlq list", "kvroute dlq show 1:42", "kvroute dlq redrive 1:42"))
+@click.group(
+    cls=SuggestingGroup, epilog=examples("kvroute dlq list", "kvroute dlq show 1:42", "kvroute dlq redrive 1:42")
+)
 def dlq() -> None:
     """Look at dead letters (records that could not be handled) and send them again. Kafka keeps them for 7 days."""
 

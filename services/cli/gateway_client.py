@@ -23,6 +23,7 @@ class GatewayRefused(KvrouteError):
         said = f" ({code})" if code and code not in message else ""
         super().__init__(f"the gateway answered {status}: {message}{said}")
         self.status = status
+        self.reason = message
         self.code = code
 
 

@@ -118,13 +118,13 @@ class LocalStack:
             place.check()
         self.settings.data_dir.mkdir(parents=True, exist_ok=True)
         await self._start_broker()
-        self._say("audit store")
+        self._say("starting audit store")
         await upgrade(self.settings)
         await self._start_engines()
         reader = ProjectionReader(self.settings)
         agents = [self._agent(worker_id, engine, reader) for worker_id, engine in self.engines.items()]
         stages = [self._stage(name, reader) for name in STAGES]
-        self._say("stages: " + ", ".join(STAGES))
+        self._say("starting stages: " + ", ".join(STAGES))
         for service in [*stages, *agents]:
             # Before its start: one that is broken off has clients that the broker must not be taken from.
             self._parts.push_async_callback(service.stop)
@@ -135,7 +135,7 @@ class LocalStack:
 
     async def _start_broker(self) -> None:
         home = self.settings.kafka_home
-        self._say(f"broker: Apache Kafka in {home}" if home else "broker: embedded")
+        self._say(f"starting broker: Apache Kafka in {home}" if home else "starting broker: embedded")
         port = self.plan.kafka_port
         broker = KafkaHomeBroker(home, port=port) if home else EmbeddedBroker(port)
         bootstrap = await broker.start()
@@ -150,7 +150,7 @@ class LocalStack:
             return
         if plan.model is None:
             raise ConfigError("simulated engines need a model folder (config.json, tokenizer.json): give --model")
-        self._say(f"engines: {plan.engines} simulated, {plan.model.name}")
+        self._say(f"starting engines: {plan.engines} simulated, {plan.model.name}")
         for number in range(1, plan.engines + 1):
             engine = SimEngine(
                 SimConfig(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from services.cli import exits
+from services.cli.groups import SuggestingGroup
 from services.cli.session import examples
 from services.runtime.errors import KvrouteError
 
@@ -57,7 +59,7 @@ EPILOG = (
 )
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -89,8 +91,13 @@ def cli() -> None:
     """
 
 
+_SILENCE = logging.NullHandler()
+
+
 def run(arguments: Sequence[str] | None = None, obj: Any = None) -> int:
     """Run a command line. Returns the exit code; errors are said in one line on standard error."""
+    # Until a command sets logging up, libraries are silent: what they would say, our errors say in one line.
+    logging.getLogger().addHandler(_SILENCE)
     try:
         outcome = cli.main(arguments, prog_name="kvroute", obj=obj, standalone_mode=False)
     except KvrouteError as error:

@@ -9,8 +9,9 @@ import click
 
 from services.cli.chat import body_of, chat_options, gateway_url, headers_of
 from services.cli.output import Column, shown
-from services.cli.send import first_model
+from services.cli.send import first_model, known_to_the_store, naming_models
 from services.cli.session import Session, command_options, examples
+from services.runtime.errors import KvrouteError
 
 
 @click.command(
@@ -30,6 +31,11 @@ def route(session: Session, text: tuple[str, ...], book: bool, done: str | None,
         raise click.UsageError("give the text of a request, or --done with the id of a booked one; not both")
     if done:
         session.run(_done(session, done, options["url"], options["api_key"]))
+        if session.run(known_to_the_store(session.settings, done)) is False:
+            raise KvrouteError(
+                f"no request {done!r} is known to the audit store, so nothing was booked under this id: check it "
+                "(`kvroute audit recent` lists the newest; booked ones are `asked only`)"
+            )
         session.out.value({"request_id": done, "done": True}) if session.out.json else session.out.draw(
             f"{done} is done"
         )
@@ -72,7 +78,8 @@ async def _route(
     async with session.wiring.gateway(gateway_url(session.settings, url), api_key) as gateway:
         body = body_of(model or await first_model(gateway), text, images, videos, system)
         with session.out.working("asking the router"):
-            return await gateway.post("/v1/route?book=true" if book else "/v1/route", body, headers_of(**headers))
+            path = "/v1/route?book=true" if book else "/v1/route"
+            return await naming_models(gateway, gateway.post(path, body, headers_of(**headers)))
 
 
 async def _done(session: Session, request_id: str, url: str, api_key: str | None) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from services.audit.place import surely_missing
 from services.cli.chat import body_of, chat_options, gateway_url, headers_of
-from services.cli.gateway_client import Answer, GatewayClient
+from services.cli.gateway_client import Answer, GatewayClient, GatewayRefused
 from services.cli.session import Session, command_options, examples
 from services.runtime.errors import KvrouteError
 from services.runtime.settings import Settings
@@ -26,6 +26,8 @@ AUDIT_SECONDS = 3.0
 UNKNOWN_SECONDS = 1.0
 """How long it waits for a store that knows nothing of the request: it may be another pipeline's."""
 AUDIT_PAUSE = 0.1
+
+Answered = TypeVar("Answered")
 
 
 @click.command(
@@ -77,7 +79,7 @@ async def _send(
         sent = headers_of(**headers)
         store = _store(session.settings) if audit else None
         with session.out.working("waiting for the answer"):
-            answer = await gateway.chat(body, sent)
+            answer = await naming_models(gateway, gateway.chat(body, sent))
         pieces = await _print_pieces(answer, echo=not session.out.json)
     seconds = time.monotonic() - start
     request_id = answer.request_id or sent["X-Request-Id"]
@@ -106,6 +108,17 @@ async def first_model(gateway: GatewayClient) -> str:
             "the gateway lists no model: no worker has registered yet (`kvroute worker list`), or use --model"
         )
     return models[0]
+
+
+async def naming_models(gateway: GatewayClient, answer: Awaitable[Answered]) -> Answered:
+    """The answer; a refusal because there is no such model says which there are."""
+    try:
+        return await answer
+    except GatewayRefused as error:
+        if error.status != 404:
+            raise
+        served = ", ".join(await gateway.models()) or "no model now"
+        raise GatewayRefused(404, f"{error.reason} The gateway serves {served}", error.code) from None
 
 
 def _store(settings: Settings) -> asyncio.Future[_Modules] | None:
@@ -150,6 +163,33 @@ async def _audited(store: _Modules, settings: Settings, request_id: str) -> Atte
     finally:
         await engine.dispose()
     return found
+
+
+async def known_to_the_store(settings: Settings, request_id: str) -> bool | None:
+    """Whether the store knows a request; None when there is no store to ask."""
+    loading = _store(settings)
+    if loading is None:
+        return None
+    store = await loading
+    if store.database.missing_file(settings) is not None:
+        return None
+    engine = store.database.open_engine(settings)
+    until = time.monotonic() + UNKNOWN_SECONDS
+    try:
+        while True:
+            try:
+                async with engine.connect() as connection:
+                    await store.explain.explain(connection, request_id)
+            except store.explain.UnknownRequest:
+                if time.monotonic() >= until:
+                    return False
+                await asyncio.sleep(AUDIT_PAUSE)
+            else:
+                return True
+    except Exception:
+        return None  # a store that does not answer knows nothing
+    finally:
+        await engine.dispose()
 
 
 def _result(

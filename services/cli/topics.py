@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from services.cli.groups import SuggestingGroup
 from services.cli.output import Column
 from services.cli.session import Session, command_options, examples
 from services.runtime.admin import TopicState
 from services.runtime.topics import TOPICS
 
 
-@click.group(epilog=examples("kvroute topics create", "kvroute topics list --json"))
+@click.group(cls=SuggestingGroup, epilog=examples("kvroute topics create", "kvroute topics list --json"))
 def topics() -> None:
     """Create and list topics. The table is in docs/topics.md."""
 

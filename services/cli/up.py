@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+import sys
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
 
 from services.audit.database import database_url, describe
 from services.cli.local_stack import LocalStack, StackPlan
+from services.cli.steps import say_step
 from services.runtime.settings import Settings
 
 
@@ -20,7 +26,7 @@ async def up(settings: Settings, plan: StackPlan, console: Console) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)
-    stack = LocalStack(settings, plan, say=lambda part: console.print(f"[dim]starting[/] {part}"))
+    stack = LocalStack(settings, plan, say=partial(say_step, console))
     starting = asyncio.ensure_future(stack.start())
     stop = asyncio.ensure_future(asked.wait())
     try:
@@ -36,9 +42,12 @@ async def up(settings: Settings, plan: StackPlan, console: Console) -> None:
         failed.cancel()
     finally:
         stop.cancel()
+        if not starting.done():
+            # What half of the parts say of the other half's going is no news to who has just stopped them.
+            logging.disable(logging.CRITICAL)
         starting.cancel()
         await asyncio.gather(starting, stop, return_exceptions=True)
-        console.print("[dim]stopping[/]")
+        say_step(console, "stopping")
         await stack.stop()
 
 
@@ -50,10 +59,34 @@ def _say_where(stack: LocalStack, console: Console) -> None:
         "Kafka": settings.kafka_bootstrap,
         "audit": store.database if store.get_backend_name() == "sqlite" else describe(store),
         "models": ", ".join(settings.models) or "none",
-        "commands": "in another terminal: "
-        f"export KVROUTE_KAFKA_BOOTSTRAP={settings.kafka_bootstrap} KVROUTE_KAFKA_PROFILE={settings.kafka_profile}",
         "workers": ", ".join(f"{name} ({engine.http_url})" for name, engine in stack.engines.items()) or "none yet",
     }
-    console.print("[bold green]kvroute is up[/]  (Ctrl-C stops it)")
+    console.print("[bold green]kvroute is up[/]  (Ctrl-C stops it)", highlight=False)
     for name, value in rows.items():
-        console.print(f"  {name:<8} {value}", soft_wrap=True, highlight=False)
+        console.print(f"  {name:<8} {value}", soft_wrap=True, highlight=False, markup=False)
+    console.print("  commands in another terminal:", highlight=False)
+    for line in commands_hint(settings, activate=activation(sys.prefix, sys.base_prefix, Path.cwd())):
+        console.print(f"    {line}", soft_wrap=True, highlight=False, markup=False)
+
+
+def activation(prefix: str, base_prefix: str, here: Path) -> str | None:
+    """What puts `kvroute` on the path, None where it needs nothing: this Python is no virtual environment's."""
+    script = Path(prefix) / "bin" / "activate"
+    if prefix == base_prefix or not script.is_file():
+        return None
+    return f". {script.relative_to(here) if script.is_relative_to(here) else script}"
+
+
+def commands_hint(settings: Settings, activate: str | None) -> list[str]:
+    """What another terminal needs so that commands find this pipeline: what differs from the defaults."""
+    default = Settings()
+    exports = {
+        "KVROUTE_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
+        "KVROUTE_KAFKA_PROFILE": settings.kafka_profile,
+    }
+    if (settings.gateway_host, settings.gateway_port) != (default.gateway_host, default.gateway_port):
+        exports |= {"KVROUTE_GATEWAY_HOST": settings.gateway_host, "KVROUTE_GATEWAY_PORT": str(settings.gateway_port)}
+    if settings.database_url is None and settings.data_dir != default.data_dir:
+        exports["KVROUTE_DATA_DIR"] = str(settings.data_dir.absolute())
+    line = "export " + " ".join(f"{name}={quote(value)}" for name, value in exports.items())
+    return [activate, line] if activate else [line]

@@ -11,6 +11,7 @@ from schemas.control import Control, ControlKind
 from schemas.types import Message
 from schemas.worker import Heartbeat, Worker, WorkerState
 from services.cli.broker import Broker
+from services.cli.groups import SuggestingGroup
 from services.cli.output import Column, Dull
 from services.cli.session import Session, command_options, examples
 from services.runtime.bus import Record
@@ -100,7 +101,10 @@ async def _read(broker: Broker) -> Roster:
     return roster
 
 
-@click.group(epilog=examples("kvroute worker list", "kvroute worker drain w1", "kvroute worker retire w1"))
+@click.group(
+    cls=SuggestingGroup,
+    epilog=examples("kvroute worker list", "kvroute worker drain w1", "kvroute worker retire w1"),
+)
 def worker() -> None:
     """List workers and take them out of service."""
 
@@ -143,7 +147,10 @@ def list_(session: Session) -> None:
 @click.option("--reason", default="", help="Why, for the logs.")
 @command_options
 def drain(session: Session, worker_id: str, reason: str) -> None:
-    """Send a worker no more requests. What it runs is finished; its agent registers as draining."""
+    """Send a worker no more requests. What it runs is finished; its agent registers as draining.
+
+    A new start of its agent brings it back (`kvroute up`: start that anew).
+    """
 
     async def work() -> Worker:
         async with session.broker() as broker:

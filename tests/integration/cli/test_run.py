@@ -81,3 +81,24 @@ async def test_without_a_broker_it_says_so_and_ends_with_3(settings):
     assert process.returncode == 3, errors.decode()
     assert b"no broker answers at 127.0.0.1:1" in errors
     assert b"Traceback" not in errors
+
+
+async def test_a_command_without_a_broker_says_so_in_one_line(settings):
+    """What the client library logs of it stood before our own line, and said less."""
+    process = await start(["topics", "list"], environment(settings, KVROUTE_KAFKA_BOOTSTRAP="127.0.0.1:1"))
+    _, errors = await process.communicate()
+    assert process.returncode == 3, errors.decode()
+    assert errors.count(b"\n") == 1
+    assert errors.startswith(b"kvroute: no broker answers at 127.0.0.1:1")
+
+
+async def test_a_port_that_is_taken_is_said_in_one_line(settings):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = await start(["run", "media"], environment(settings, KVROUTE_HEALTH_PORT=port))
+        _, errors = await process.communicate()
+    assert process.returncode == 2, errors.decode()
+    assert b"Traceback" not in errors
+    assert f"can't listen on 127.0.0.1:{port} (Address already in use): set KVROUTE_HEALTH_PORT".encode() in errors

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from services.cli import exits
+from services.cli.groups import ELSEWHERE
 from services.cli.main import COMMANDS, cli
 from services.runtime.errors import ConfigError, KvrouteError, Transient
 
@@ -76,6 +77,27 @@ def test_an_unknown_command_is_wrong_usage(kvroute):
     ran = kvroute("fly")
     assert ran.code == exits.USAGE
     assert "No such command" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("sned hi", "kvroute send"), ("audti recent", "kvroute audit"), ("audit recnt", "kvroute audit recent"),
+        ("worker drian w1", "kvroute worker drain"), ("drain w1", "kvroute worker drain"), ("why x", "kvroute explain"),
+        ("dlq lst", "kvroute dlq list"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_command_gets_a_suggestion(kvroute, line, meant):
+    ran = kvroute(*line.split())
+    assert (ran.code, f"Did you mean `{meant}`?" in ran.err) == (exits.USAGE, True)
+
+
+def test_commands_that_are_suggested_exist():
+    for words in ELSEWHERE.values():
+        command = cli
+        for word in words.split():
+            command = command.get_command(click.Context(command), word)
+            assert command is not None, words
 
 
 @pytest.mark.parametrize(

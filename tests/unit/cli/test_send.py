@@ -129,6 +129,13 @@ class TestSend:
         kvroute.gateway.refusal = GatewayRefused(502, "there is no other (engine_500: boom)", "engine_500")
         assert kvroute("send", "x").err == "kvroute: the gateway answered 502: there is no other (engine_500: boom)\n"
 
+    def test_an_unknown_model_is_told_which_there_are(self, kvroute):
+        kvroute.gateway.refusal = GatewayRefused(404, "The model `m` does not exist.", "model_not_found")
+        assert kvroute("send", "x", "--model", "m").err == (
+            "kvroute: the gateway answered 404: The model `m` does not exist. The gateway serves qwen3-vl "
+            "(model_not_found)\n"
+        )
+
     def test_no_model_yet(self, kvroute):
         kvroute.gateway.model_names = []
         assert "kvroute worker list" in kvroute("send", "x").err
@@ -155,6 +162,14 @@ class TestRoute:
         kvroute("route", "Hello", "--book", "--request-id", "job-7")
         assert kvroute("route", "--done", "job/7").value == {"request_id": "job/7", "done": True}
         assert [path for path, _, _ in kvroute.gateway.asked] == ["/v1/route?book=true", "/v1/route/job%2F7/done"]
+
+    def test_an_id_that_nothing_was_booked_under_is_said(self, kvroute, store, monkeypatch):
+        monkeypatch.setattr(send_module, "UNKNOWN_SECONDS", 0.0)
+        ran = kvroute("route", "--done", "zzz")
+        assert ran.code == exits.FAILED
+        assert "no request 'zzz' is known to the audit store" in ran.err
+        assert kvroute("route", "--done", "asked").code == exits.DONE
+        assert [path for path, _, _ in kvroute.gateway.asked] == ["/v1/route/zzz/done", "/v1/route/asked/done"]
 
     @pytest.mark.parametrize("arguments", [(), ("Hello", "--done", "x")])
     def test_a_text_or_done(self, kvroute, arguments):
