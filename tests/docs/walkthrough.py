@@ -103,7 +103,8 @@ class Walkthrough:
             script = folder / "sqlite3"
             script.write_text(
                 f"#!{sys.executable}\nimport sqlite3, sys\n"
-                "for row in sqlite3.connect(sys.argv[1]).execute(sys.argv[2]):\n"
+                "file, query = [word for word in sys.argv[1:] if word != '-box']\n"
+                "for row in sqlite3.connect(file).execute(query):\n"
                 "    print('|'.join('' if cell is None else str(cell) for cell in row))\n"
             )
             script.chmod(0o755)
