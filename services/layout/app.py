@@ -15,7 +15,7 @@ from schemas.worker import Worker
 from services.kv.reason import Reason
 from services.layout.cards import Cards
 from services.layout.contract import Proof
-from services.layout.families.variants import RENDER
+from services.layout.families.variants import RENDER, named, place_part
 from services.layout.fleet import Fleet
 from services.layout.lay_out import lay_out
 from services.layout.layouter import Layouter
@@ -213,7 +213,8 @@ class Layout:
         if layout_path(self._settings, model) == "render":
             model_type = "" if layouter is None else layouter.card.model_type
             rule = video_sampling(self._settings, model, model_type)
-            return self._fleet.proof(model, RENDER, None if rule is None else rule.name)
+            variant = named(RENDER, place_part(self._settings.render_url))
+            return self._fleet.proof(model, variant, None if rule is None else rule.name)
         if layouter is None:
             return replace(self._fleet.proof(model, ""), video=_NO_FOLDER)
         card = layouter.card

@@ -13,10 +13,12 @@ from schemas.media import MediaKind
 from schemas.worker import Contract, ModalityContract, Worker
 from services.kv.reason import Reason
 from services.layout.families.support import supports
-from services.layout.families.variants import RENDER, family_of
+from services.layout.families.variants import RENDER, family_of, place_of
 
 Why = tuple[Reason, str]
 """Why something is not exact: the reason, and a sentence for people."""
+
+_SAME_SETTINGS = "KVROUTE_LAYOUT and KVROUTE_RENDER_URL must be the same on the layout stage and the agents"
 
 NO_VIDEO: Why = (Reason.UNSUPPORTED_MEDIA, "the model's family has no exact videos")
 
@@ -103,9 +105,9 @@ def _text(live: Sequence[Worker], variant: str) -> Why | None:
             return _missing(worker, "text")
         if not contract.text.proven:
             return Reason.TEMPLATE_MISMATCH, _unproven(worker, "text", contract.text)
-        if (family_of(contract.text.variant) == RENDER) != (family_of(variant) == RENDER):
+        if _another_path(contract.text.variant, variant):
             proved = f"worker {worker.worker_id} proved text as {contract.text.variant}"
-            detail = f"{proved}, here it is laid out as {variant}: KVROUTE_LAYOUT must be the same"
+            detail = f"{proved}, here it is laid out as {variant}: {_SAME_SETTINGS}"
             return Reason.CONTRACT_MISMATCH, detail
         rendered.add(contract.text.variant)
     if family_of(variant) == RENDER and len(rendered) > 1:
@@ -129,6 +131,9 @@ def _media(live: Sequence[Worker], variant: str, kind: MediaKind) -> Why | None:
     variants = sorted({contract.variant for _, contract in contracts})
     if len(variants) > 1:
         return Reason.WORKERS_DISAGREE, f"workers proved the {kind} layouts {', '.join(variants)}: expected one"
+    if _another_path(variants[0], variant):
+        detail = f"workers proved the {kind} layout {variants[0]}, here it is {variant}: {_SAME_SETTINGS}"
+        return Reason.CONTRACT_MISMATCH, detail
     if family_of(variants[0]) != family_of(variant):
         return (
             Reason.CONTRACT_MISMATCH,
@@ -158,6 +163,11 @@ def _videos(live: Sequence[Worker], variant: str, sampling: str) -> Why | None:
             "KVROUTE_VIDEO_NUM_FRAMES, KVROUTE_VIDEO_NUM_FRAMES_BY_MODEL and KVROUTE_VIDEO_FPS_BY_MODEL",
         )
     return None
+
+
+def _another_path(proved: str, variant: str) -> bool:
+    """Whether only one of the two is an engine's own rendering, or both are, but of other engines."""
+    return (family_of(proved) == RENDER) != (family_of(variant) == RENDER) or place_of(proved) != place_of(variant)
 
 
 def _modality(contract: Contract, kind: MediaKind) -> ModalityContract:

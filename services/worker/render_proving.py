@@ -16,7 +16,7 @@ from xxhash import xxh3_64
 from schemas.media import MediaKind
 from schemas.worker import Contract, ModalityContract
 from services.layout.families.family import Family
-from services.layout.families.variants import RENDER, named
+from services.layout.families.variants import RENDER, named, place_part
 from services.layout.render.client import RenderClient
 from services.layout.render.rendered import NotRendered, rendered_view
 from services.layout.shapes import MediaShape
@@ -110,7 +110,8 @@ async def prove_rendered(
     def called(found: ModalityContract, kind: MediaKind | None) -> ModalityContract:
         if not found.proven:
             return found
-        return found.model_copy(update={"variant": named(RENDER, version, digests.name(kind))})
+        name = named(RENDER, version, digests.name(kind), place_part(settings.render_url))
+        return found.model_copy(update={"variant": name})
 
     return contract.model_copy(
         update={

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xxhash import xxh3_64_hexdigest
+
 SEPARATOR = "/"
 PROCESSOR = "processor"
 """Stands where a family does, for layouts that a model's own processor makes."""
@@ -15,6 +17,7 @@ RENDER = "render"
 """Likewise, for layouts that an engine makes itself."""
 
 _PRUNING = "evs-"
+_AT = "at-"
 
 
 class UnknownVariant(ValueError):
@@ -37,6 +40,17 @@ def parts_of(variant: str, family: str) -> list[str]:
     if found != family:
         raise UnknownVariant(f"the layout {variant!r} is not one of {family}")
     return parts
+
+
+def place_part(url: str | None) -> str:
+    """How the server that renders stands in a name; empty where workers render themselves."""
+    return "" if url is None else f"{_AT}{xxh3_64_hexdigest(url.rstrip('/').encode())}"
+
+
+def place_of(variant: str) -> str:
+    """The part of a name that says who renders; empty where workers do, or nothing is rendered."""
+    part = variant.rpartition(SEPARATOR)[2]
+    return part if part.startswith(_AT) else ""
 
 
 def pruning_part(rate: float) -> str:

@@ -41,10 +41,13 @@ async def open_suite(settings: Settings) -> AsyncIterator[Suite]:
         bench = Bench(engine, facts, layout, found[0], VllmEvents(reader), ranks=max(1, len(metrics.loads)))
         subject = Subject(
             facts.model, layout.card.variant, facts.block_size, layout.lays_images, layout.pixel_bound,
-            layout.videos(settings),
+            layout.videos(settings), generic=layout.generic, no_images=layout.card.media_detail or "",
         )  # fmt: skip
-        async with bench:
-            yield Suite(bench, subject)
+        try:
+            async with bench:
+                yield Suite(bench, subject)
+        finally:
+            layout.close()
 
 
 def facts_of(suite: Suite, settings: Settings, kvroute_version: str) -> dict[str, str]:

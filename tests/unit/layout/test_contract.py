@@ -10,6 +10,7 @@ from schemas.media import MediaKind
 from schemas.worker import ModalityContract, Worker
 from services.kv.reason import Reason
 from services.layout.contract import NO_VIDEO, Proof, proof_of
+from services.layout.families.variants import named, place_part
 from tests.unit.layout.workers import contract, proven, worker
 
 FAILED = ModalityContract(proven=False, variant="", detail="no variant matched")
@@ -161,3 +162,33 @@ class TestVideos:
 
     def test_audio_has_its_reason_elsewhere(self) -> None:
         assert Proof().of(MediaKind.AUDIO) is None
+
+
+class TestRendered:
+    """An engine's rendering and the folder's template are proven each by itself."""
+
+    OWN, SERVER = "render/vllm-0.32.0/00ff", f"render/vllm-0.32.0/00ff/{place_part('http://r')}"
+
+    def worker(self, variant: str, image: str | None = None, name: str = "w1") -> Worker:
+        return worker(name, contract=contract(text=proven(variant), image=proven(image or variant)))
+
+    def test_what_workers_render_themselves(self) -> None:
+        assert reasons(self.worker(self.OWN), variant="render") == (None, None)
+
+    def test_a_template_says_nothing_of_renderings_nor_they_of_it(self) -> None:
+        mismatch = (Reason.CONTRACT_MISMATCH, Reason.CONTRACT_MISMATCH)
+        assert reasons(worker(), variant="render") == mismatch
+        assert reasons(self.worker(self.OWN)) == mismatch
+        assert reasons(self.worker(self.OWN), variant="processor/transformers-5.24.0/P-1") == mismatch
+
+    def test_only_the_server_that_was_proven_is_believed(self) -> None:
+        here = named("render", place_part("http://r/"))
+        assert reasons(self.worker(self.SERVER), variant=here) == (None, None)
+        for proved, asked in ((self.OWN, here), (self.SERVER, "render"), (self.SERVER, "render/at-1")):
+            assert reasons(self.worker(proved), variant=asked) == (
+                Reason.CONTRACT_MISMATCH, Reason.CONTRACT_MISMATCH,
+            )  # fmt: skip
+
+    def test_workers_that_render_alike_have_one_name(self) -> None:
+        other = self.worker(self.OWN + "0", self.OWN, "w2")
+        assert reasons(self.worker(self.OWN), other, variant="render") == (Reason.WORKERS_DISAGREE, None)
