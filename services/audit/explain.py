@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.audit import tables
+from services.audit.elsewhere import SeenElsewhere, seen_elsewhere
 from services.audit.merge import Row
 from services.runtime.errors import KvrouteError
 
@@ -55,10 +56,16 @@ class Explanation:
     request: Row
     media: list[Row]
     attempts: list[Attempt]
+    elsewhere: list[SeenElsewhere] = field(default_factory=list)
+    """Of the first decided attempt."""
 
 
-async def explain(connection: AsyncConnection, request_id: str, tenant: str | None = None) -> list[Explanation]:
+async def explain(
+    connection: AsyncConnection, request_id: str, tenant: str | None = None, *, elsewhere: bool = False
+) -> list[Explanation]:
     """Everything about a request id, the newest request first (ids are unique per tenant, not across them).
+
+    ``elsewhere``: also where its media came before, which reads other requests' rows.
 
     Raises:
         UnknownRequest: there is no such request in the store.
@@ -70,10 +77,10 @@ async def explain(connection: AsyncConnection, request_id: str, tenant: str | No
     found = (await connection.execute(query)).mappings().all()
     if not found:
         raise UnknownRequest(request_id, tenant)
-    return [await _explain(connection, dict(request)) for request in found]
+    return [await _explain(connection, dict(request), elsewhere) for request in found]
 
 
-async def _explain(connection: AsyncConnection, request: Row) -> Explanation:
+async def _explain(connection: AsyncConnection, request: Row, elsewhere: bool) -> Explanation:
     decisions = {row["attempt"]: row for row in await _rows(connection, tables.decisions, request, "attempt")}
     outcomes = {row["attempt"]: row for row in await _rows(connection, tables.outcomes, request, "attempt")}
     if not request["stream"]:
@@ -83,9 +90,12 @@ async def _explain(connection: AsyncConnection, request: Row) -> Explanation:
     candidates: dict[int, list[Row]] = {}
     for row in await _rows(connection, tables.candidates, request, "attempt", "rank"):
         candidates.setdefault(row["attempt"], []).append(row)
+    media = await _rows(connection, tables.media, request, "item")
+    first = min(decisions, default=0) if elsewhere else 0
     return Explanation(
         request=request,
-        media=await _rows(connection, tables.media, request, "item"),
+        media=media,
+        elsewhere=await seen_elsewhere(connection, media, decisions[first], candidates.get(first, [])) if first else [],
         attempts=[
             Attempt(number, decisions.get(number), candidates.get(number, []), outcomes.get(number))
             for number in sorted(decisions.keys() | outcomes.keys())

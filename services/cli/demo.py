@@ -69,6 +69,11 @@ class Claims:
         self.held.append((claim, holds))
 
     @property
+    def closing(self) -> str:
+        """How many of them held, in words."""
+        return f"{sum(holds for _, holds in self.held)} of {len(self.held)} hold"
+
+    @property
     def all_hold(self) -> bool:
         """Whether every claim held."""
         return all(holds for _, holds in self.held)

@@ -24,7 +24,7 @@ def explain(session: Session, request_id: str, tenant: str | None) -> None:
 
     async def read(engine: AsyncEngine) -> list[Explanation]:
         async with engine.connect() as connection:
-            return await ask(connection, request_id, tenant)
+            return await ask(connection, request_id, tenant, elsewhere=True)
 
     newest, *earlier = session.run(with_store(session.settings, read))
     if session.out.json:

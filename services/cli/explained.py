@@ -24,6 +24,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     return {
         "request": explanation.request,
         "media": explanation.media,
+        "seen_behind_another_prefix": explanation.elsewhere,
         "attempts": [
             {
                 "attempt": attempt.attempt,
@@ -95,6 +96,11 @@ def drawing(explanation: Explanation, width: int) -> Iterator[RenderableType]:
     if explanation.media:
         yield Text("")
         yield _media(explanation.media, width)
+    for one in explanation.elsewhere:
+        yield Text(
+            f"  {one.kind} {one.item} was sent to {one.worker_id} before (request {one.request_id}), but behind "
+            "another prefix: KV is reused from the prompt's first token on, so its blocks there are others"
+        )
 
 
 def _attempt(attempt: Attempt, width: int) -> Iterator[RenderableType]:

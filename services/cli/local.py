@@ -78,8 +78,7 @@ def demo_command(session: Session, **plan: Any) -> int:
         session.out.draw(table_of(rows))
         for claim, holds in claims.held:
             session.out.draw(f"[{'green]holds' if holds else 'red]FAILS'}[/] {claim}")
-        held_count = sum(holds for _, holds in claims.held)
-        session.out.draw(f"[bold]{held_count} of {len(claims.held)} hold[/]")
+        session.out.draw(f"[bold]{claims.closing}[/]")
     return exits.DONE if claims.all_hold else exits.FAILED
 
 

@@ -114,6 +114,29 @@ async def test_rows_of_the_release_before_and_its_writers_know_no_encoder_credit
     assert (await migrate.upgrade_engine(empty)).after == migrate.head()
 
 
+async def test_a_store_of_the_release_before_gets_the_views_of_this_one(empty):
+    """Views are made from code, so changing one needs a migration, be it an empty one."""
+    await migrate.upgrade_engine(empty, "0002")
+    async with empty.begin() as connection:
+        for view in VIEWS:
+            await connection.execute(text(f"CREATE VIEW {view.name} AS SELECT 1 AS old"))
+    await migrate.upgrade_engine(empty)
+    async with empty.connect() as connection:
+        found = await connection.execute(text("SELECT route_only, engine_prompt_tokens FROM v_decision_explained"))
+        assert found.all() == []
+    assert (await migrate.downgrade_engine(empty, "0002")).after == "0002"
+    assert (await migrate.upgrade_engine(empty)).after == migrate.head()
+
+
+async def test_postgresql_keeps_the_columns_comments(engine):
+    if engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no comments")
+    async with engine.connect() as connection:
+        made = await connection.run_sync(lambda sync: inspect(sync).get_columns("outcomes"))
+    expected = {column.name: column.comment for column in metadata.tables["outcomes"].columns}
+    assert {column["name"]: column["comment"] for column in made} == expected
+
+
 async def test_two_upgrades_at_once_end_well(empty):
     if empty.dialect.name != "postgresql":
         pytest.skip("SQLite has one writer")

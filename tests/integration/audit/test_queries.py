@@ -151,6 +151,36 @@ async def test_explain_puts_everything_together(connection):
     assert (attempt.realised_blocks, attempt.token_error) == (3, 0)
 
 
+def with_image(request_id, prefix, offset=20, created_at_ms=NOON_MS, **known):
+    """A request with picture 0xF behind a block of ``prefix``."""
+    medium = image(identity=0xF, offset=offset)
+    rows = [candidate("w1"), candidate("w2", 4)]
+    known |= {"addresses": [prefix, prefix + 1], "created_at_ms": created_at_ms, "candidates": rows}
+    return decided(request_id, media=[medium], **known)
+
+
+async def test_explain_tells_of_media_that_came_behind_another_prefix(connection, writer):
+    later = NOON_MS + 1000
+    await writer.write(
+        [
+            with_image("system-a", 100),
+            with_image("moved", 200, offset=36, created_at_ms=NOON_MS + 1),
+            with_image("asked-only", 300, created_at_ms=NOON_MS + 2, route_only=True),
+            with_image("to-w2", 400, created_at_ms=NOON_MS + 3, worker_id="w2"),
+            with_image("here", 200, created_at_ms=later),
+        ]
+    )
+    (found,) = await explain(connection, "here", elsewhere=True)
+    assert [(one.item, one.kind, one.worker_id, one.request_id) for one in found.elsewhere] == [
+        (0, "image", "w1", "moved")
+    ], "the newest on w1; w2 holds the picture's blocks"
+    await writer.write([with_image("again", 200, created_at_ms=later + 1000)])
+    (found,) = await explain(connection, "again", elsewhere=True)
+    assert found.elsewhere == [], "behind the same prefix: it was evicted, or is not stored yet"
+    (found,) = await explain(connection, "system-a", elsewhere=True)
+    assert found.elsewhere == [], "nothing came before it"
+
+
 async def test_explain_knows_requests_that_never_got_a_decision(connection):
     (found,) = await explain(connection, "refused")
     assert found.attempts[0].attempt == 0

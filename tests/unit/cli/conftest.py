@@ -52,6 +52,7 @@ REQUESTS = [
     finished("short", usage=Usage(prompt_tokens=352, completion_tokens=20, cached_tokens=32)),
     decision("busy", outcome=Outcome.ALL_BUSY, worker_id=None, epoch=None, candidates=[], excluded=["w1/0", "w2/0"]),
     decision("asked", route_only=True),
+    decision("moved", media=[image(offset=60)], created_at_ms=NOON_MS + 1000),
     fact(LifecycleEvent.REFUSED, "refused", attempt=0, status=400, code="bad_image", detail="a truncated JPEG"),
 ]
 

@@ -54,9 +54,9 @@ def test_a_store_without_schema_asks_for_the_upgrade(kvroute, tmp_path, monkeypa
 class TestAudit:
     def test_recent(self, kvroute):
         rows = kvroute("audit", "recent").value
-        assert {row["request_id"] for row in rows} == {"hit", "short", "busy", "asked", "refused"}
+        assert {row["request_id"] for row in rows} == {"hit", "short", "busy", "asked", "refused", "moved"}
         assert {"worker_id", "overlap_confirmed", "total_blocks", "predicted_tokens", "cached_tokens"} <= shape(rows)
-        assert rows[0]["created_at"] == "2026-01-01T12:00:00Z"
+        assert rows[0]["created_at"] == "2026-01-01T12:00:01Z"
 
     def test_recent_as_a_table(self, kvroute):
         out = kvroute("audit", "recent", "--table").out
@@ -86,7 +86,7 @@ class TestAudit:
 
     def test_rates_are_of_what_engines_counted(self, kvroute):
         (row,) = kvroute("audit", "workers").value
-        assert row["prompt_tokens"] == 130 + 352
+        assert row["prompt_tokens"] == 130 + 352 + 130, "one of them has no end yet"
         assert row["hit_rate"] == pytest.approx((48 + 32) / (130 + 352))
 
     def test_recent_can_be_narrowed(self, kvroute):
@@ -106,12 +106,12 @@ class TestAudit:
 
     def test_workers(self, kvroute):
         (row,) = kvroute("audit", "workers").value
-        assert (row["worker_id"], row["attempts"], row["share"]) == ("w1", 2, 1.0)
+        assert (row["worker_id"], row["attempts"], row["share"]) == ("w1", 3, 1.0)
         assert "100.0 %" in kvroute("audit", "workers", "--table").out
 
     def test_models(self, kvroute):
         (row,) = kvroute("audit", "models").value
-        assert (row["model"], row["attempts"], row["not_routed"]) == ("qwen3-vl", 3, 1), "asking is no attempt"
+        assert (row["model"], row["attempts"], row["not_routed"]) == ("qwen3-vl", 4, 1), "asking is no attempt"
         assert "qwen3-vl" in kvroute("audit", "models", "--table").out
 
     def test_fallbacks(self, kvroute):
@@ -180,6 +180,13 @@ class TestExplain:
         assert ran.code == exits.FAILED
         assert "kvroute audit recent" in ran.err
         assert ran.err.rstrip().endswith("or its record was refused: `kvroute dlq list`")
+
+    def test_a_picture_that_came_before_behind_another_prefix(self, kvroute):
+        out = kvroute("explain", "moved", "--table").out
+        assert "image 0 was sent to w1 before (request hit), but behind another prefix" in out
+        (seen,) = kvroute("explain", "moved").value["seen_behind_another_prefix"]
+        assert (seen["item"], seen["worker_id"], seen["request_id"]) == (0, "w1", "hit")
+        assert kvroute("explain", "hit").value["seen_behind_another_prefix"] == []
 
     def test_a_request_that_was_only_asked_about(self, kvroute):
         out = kvroute("explain", "asked", "--table").out

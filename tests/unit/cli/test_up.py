@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from services.cli.demo import Claims
 from services.cli.steps import say_step
 from services.cli.up import activation, commands_hint
 from services.runtime.settings import Settings
@@ -38,3 +39,7 @@ def test_steps_are_not_painted():
     out = io.StringIO()
     say_step(Console(file=out, force_terminal=True, color_system="standard"), "starting engines: 3, qwen2.5-vl [x]")
     assert "3, qwen2.5-vl [x]" in out.getvalue()
+
+
+def test_claims_are_counted():
+    assert Claims([("a", True), ("b", False)]).closing == "1 of 2 hold"
