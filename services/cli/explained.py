@@ -104,20 +104,31 @@ def drawing(explanation: Explanation, width: int) -> Iterator[RenderableType]:
 
 
 def _attempt(attempt: Attempt, width: int) -> Iterator[RenderableType]:
-    decision, outcome = attempt.decision, attempt.outcome
     title = f"attempt {attempt.attempt}" if attempt.attempt else "before any attempt"
     yield Text.assemble((f"{title}: ", "bold"), why(attempt))
-    if decision is not None:
-        yield Text(f"  view       {_view(decision, outcome)}")
-        yield Text(f"  cache      {_predicted(decision)}, {_realised(attempt)}")
-        yield Text(f"  policy     {_policy(decision)}")
-        yield Text(f"  timings    {_timings(decision, outcome)}")
-        if decision["excluded"]:
-            yield Text(f"  excluded   {', '.join(decision['excluded'])} (earlier attempts)")
-    if outcome is not None and outcome["status"] not in (None, "finished"):
-        yield Text(f"  {outcome['status']:<10} {_ending(outcome)}")
+    # A grid, so that lines that are too long go on below their own beginning.
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, fact in _facts(attempt):
+        facts.add_row(Text(f"  {name}"), Text(fact))
+    if facts.row_count:
+        yield facts
     if attempt.candidates:
         yield candidates_table(attempt, width)
+
+
+def _facts(attempt: Attempt) -> Iterator[tuple[str, str]]:
+    decision, outcome = attempt.decision, attempt.outcome
+    if decision is not None:
+        yield "view", _view(decision, outcome)
+        yield "cache", f"{_predicted(decision)}, {_realised(attempt)}"
+        yield "policy", _policy(decision)
+        yield "timings", _timings(decision, outcome)
+        if decision["excluded"]:
+            yield "excluded", f"{', '.join(decision['excluded'])} (earlier attempts)"
+    if outcome is not None and outcome["status"] not in (None, "finished"):
+        yield outcome["status"], _ending(outcome)
 
 
 def _view(decision: Row, outcome: Row | None) -> str:

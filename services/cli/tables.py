@@ -41,7 +41,7 @@ class Column:
     """Whether people are told when it was left out."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Drawn:
     """A column with its cells."""
 
@@ -53,6 +53,12 @@ class _Drawn:
         """Characters it needs so that nothing is broken."""
         headings = [len(line) for line in self.column.heading.splitlines()]
         return max([0, *headings, *(cell.cell_len for cell in self.cells)])
+
+    @property
+    def name(self) -> str:
+        """What people are told of it when it was left out: its heading, and what all its cells say."""
+        heading = " ".join(self.column.heading.split())
+        return f"{heading} ({self.cells[0].plain or 'none'})" if self.dull else heading
 
     @property
     def dull(self) -> bool:
@@ -67,13 +73,17 @@ def fitted(rows: Sequence[Any], columns: Sequence[Column], width: int, *, title:
     """The rows as a table no wider than ``width``. Its caption says which columns were left out."""
     from rich.table import Table
 
-    drawn = [_Drawn(column, [_text(column.cell(row)) for row in rows]) for column in columns]
-    left_out: list[str] = []
-    while _needed(drawn) > width and (gone := _least(drawn)) is not None:
-        drawn.remove(gone)
-        if gone.column.missed:
-            name = " ".join(gone.column.heading.split())
-            left_out.append(f"{name} ({gone.cells[0].plain or 'none'})" if gone.dull else name)
+    made = [_Drawn(column, [_text(column.cell(row)) for row in rows]) for column in columns]
+    drawn, gone = list(made), list[_Drawn]()
+    while _needed(drawn) > width and (least := _least(drawn)) is not None:
+        drawn.remove(least)
+        gone.append(least)
+    # A wide one that had to go may have made room for narrow ones.
+    for one in [one for one in reversed(gone) if not one.dull]:
+        with_it = [other for other in made if other in drawn or other is one]
+        if _needed(with_it) <= width:
+            drawn = with_it
+    left_out = [one.name for one in gone if one not in drawn and one.column.missed]
     table = Table(title=title, title_justify="left", header_style="bold", caption_justify="left")
     whole = sum(one.width if one.column.whole else 1 for one in drawn) + _around(len(drawn)) <= width
     for one in drawn:

@@ -17,6 +17,7 @@ from rich.console import Console
 from services.audit.database import database_url, describe
 from services.cli.local_stack import LocalStack, StackPlan
 from services.cli.steps import say_step
+from services.runtime.configuration import env_name
 from services.runtime.settings import Settings
 
 
@@ -27,6 +28,8 @@ async def up(settings: Settings, plan: StackPlan, console: Console) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)
     stack = LocalStack(settings, plan, say=partial(say_step, console))
+    for place in stack.places():
+        place.check()
     starting = asyncio.ensure_future(stack.start())
     stop = asyncio.ensure_future(asked.wait())
     try:
@@ -84,8 +87,9 @@ def commands_hint(settings: Settings, activate: str | None) -> list[str]:
         "KVROUTE_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
         "KVROUTE_KAFKA_PROFILE": settings.kafka_profile,
     }
-    if (settings.gateway_host, settings.gateway_port) != (default.gateway_host, default.gateway_port):
-        exports |= {"KVROUTE_GATEWAY_HOST": settings.gateway_host, "KVROUTE_GATEWAY_PORT": str(settings.gateway_port)}
+    for name in ("gateway_host", "gateway_port"):
+        if getattr(settings, name) != getattr(default, name):
+            exports[env_name(name)] = str(getattr(settings, name))
     if settings.database_url is None and settings.data_dir != default.data_dir:
         exports["KVROUTE_DATA_DIR"] = str(settings.data_dir.absolute())
     line = "export " + " ".join(f"{name}={quote(value)}" for name, value in exports.items())

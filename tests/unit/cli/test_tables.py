@@ -52,6 +52,11 @@ def test_what_says_nothing_goes_first_then_what_matters_least():
     assert headings(fitted(rows(n=2, model="llava"), COLUMNS, 50, title="t")) == ["id", "#", "model", "cost"]
 
 
+def test_narrow_ones_come_back_where_a_wide_one_made_room():
+    columns = [COLUMNS[0], Column("n", lambda row: row["n"], rank=2), Column("wide", lambda row: "x" * 40, rank=1)]
+    assert headings(fitted(rows(n=2), columns, 40, title="t")) == ["id", "n"]
+
+
 @pytest.mark.parametrize("width", range(20, 100, 7))
 def test_ids_and_numbers_are_never_cut(width):
     printed = lines(fitted(rows(), COLUMNS, width, title="t"), width)

@@ -21,7 +21,8 @@ def test_another_terminal_needs_what_differs_from_the_defaults(tmp_path):
     ]
     other = plain.model_copy(update={"gateway_port": 8001, "data_dir": tmp_path / "my data"})
     (line,) = commands_hint(other, None)
-    assert "KVROUTE_GATEWAY_HOST=127.0.0.1 KVROUTE_GATEWAY_PORT=8001" in line
+    assert "KVROUTE_GATEWAY_PORT=8001" in line
+    assert "KVROUTE_GATEWAY_HOST" not in line
     assert f"KVROUTE_DATA_DIR='{tmp_path}/my data'" in line
 
 
