@@ -67,11 +67,19 @@ def _expansion(processor: Any, medium: Medium) -> list[int]:
     text = [getattr(processor, f"{medium.kind}_token")]
     if medium.kind == "image":
         picture = Image.new("RGB", (medium.width, medium.height), (GREY, GREY, GREY))
-        made = processor(text=text, images=[picture], add_special_tokens=False)
+        made = _of_picture(partial(processor, text=text, images=[picture], add_special_tokens=False))
     else:
         made = processor(text=text, add_special_tokens=False, **_clip(medium))
     (token_ids,) = made["input_ids"]
     return [int(token) for token in token_ids]
+
+
+def _of_picture(process: Callable[..., Any]) -> Any:
+    """Only how many tokens there are is asked: work on the pixels' values is left out where the processor allows it."""
+    try:
+        return process(do_rescale=False, do_normalize=False)
+    except (TypeError, ValueError):
+        return process()
 
 
 def _clip(medium: Medium) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from services.layout.processor.card import processor_card
 from services.layout.processor.processes import Processes
 from services.layout.view import View
 from services.runtime.offload import end_process, one_process
+from tests.integration.layout.whole_chat import whole_chat
 from tests.unit.layout.families.reading import image, ranges, spans
 from tests.unit.layout.golden import MODELS, golden, unrolled
-from tests.unit.layout.processor.whole_chat import whole_chat
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="the extra kvroute[processor] is missing")
 
