@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,8 +122,24 @@ class Fleet:
     async def heartbeats(self) -> list[Heartbeat]:
         return await self.reader.read(HEARTBEATS.name, Heartbeat)
 
+    async def _followed(self) -> None:
+        """Give the agent time to hear of everything that its engine has said, and to pass it on."""
+        (publisher,) = self.engine.backend.publishers[:1]
+
+        def followed() -> bool:
+            life = self.agent.life
+            if life is None:
+                return True
+            slot = life.slots[0]
+            return slot._tracker.expected >= publisher.sequence and not slot.translator.resident.pending
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await until(followed)
+
     async def resident(self, tier: Tier = Tier.DEVICE) -> set[int]:
         """What a router holds of the newest epoch's slot 0; checks the stream while it reads."""
+        await self._followed()
         records = await self.reader.read(KV_EVENTS.name, KvEvents)
         epoch = max(record.epoch for record in records)
         held: set[int] = set()
