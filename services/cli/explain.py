@@ -20,6 +20,7 @@ def explain(session: Session, request_id: str, tenant: str | None) -> None:
     """Say why a request went where it went: candidates with overlap, load and cost, media, predicted and realised.
 
     The bar of a candidate is its cost: prefill, decode and request terms. `?` marks a slot whose index had a gap.
+    docs/audit.md, "Reading explain", says what each number means.
     """
 
     async def read(engine: AsyncEngine) -> list[Explanation]:
