@@ -54,8 +54,11 @@ async def test_what_is_predicted_is_realised_whatever_the_engine_calls_it(fleet:
     rows = {row.request_id: row for row in await settled(fleet.folder / "audit.sqlite3", len(answers))}
     assert {row.mode for row in rows.values()} == {"exact"}
     repeated = [rows[answer.request_id] for answer in again]
-    assert [row for row in repeated if row.predicted_tokens != row.cached_tokens or not row.predicted_tokens] == []
+    assert [row for row in repeated if row.predicted_tokens != row.cached_tokens] == []
+    # With so many at once some are better off with the worker that is free.
+    hits = [row.predicted_tokens for row in repeated if row.predicted_tokens]
+    assert len(hits) > len(repeated) / 2
     assert rows["other"].predicted_tokens == rows["other"].cached_tokens, "another picture of the same size"
-    assert rows["other"].predicted_tokens < min(row.predicted_tokens for row in repeated)
+    assert rows["other"].predicted_tokens < min(hits)
     for worker_id in ("w1", "w2"):
         assert "videos are not handed over as frames" not in fleet.log_of(f"agent-{worker_id}")
