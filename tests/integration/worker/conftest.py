@@ -138,8 +138,18 @@ class Fleet:
                 await until(followed)
 
     async def resident(self, tier: Tier = Tier.DEVICE) -> set[int]:
-        """What a router holds of the newest epoch's slot 0; checks the stream while it reads."""
+        """What a router holds of the newest epoch's slot 0, once the agent has passed on what it knows."""
         await self._followed()
+        held = await self._read_held(tier)
+        for _ in range(20):
+            life = self.agent.life
+            if life is None or held == set(life.slots[0].translator.resident.published(tier)):
+                break
+            held = await self._read_held(tier)  # a record is on its way
+        return held
+
+    async def _read_held(self, tier: Tier) -> set[int]:
+        """Checks the stream while it reads."""
         records = await self.reader.read(KV_EVENTS.name, KvEvents)
         epoch = max(record.epoch for record in records)
         held: set[int] = set()
