@@ -126,3 +126,10 @@ def clip_of(shape: MediaShape) -> tuple[tuple[int, ...], float]:
     if shape.frame_indices is None or shape.fps is None:
         raise NotExact(Reason.UNSUPPORTED_MEDIA, "the sampled frames and the source's frame rate are unknown")
     return shape.frame_indices, shape.fps
+
+
+def refuse_overrides(processor_kwargs: Mapping[str, Any]) -> None:
+    """For layouts that know no request's arguments to the processor. Raises NotExact naming them, if there are any."""
+    if processor_kwargs:
+        names = ", ".join(sorted(processor_kwargs))
+        raise NotExact(Reason.MM_PROCESSOR_KWARGS, f"mm_processor_kwargs sets {names}"[:200])

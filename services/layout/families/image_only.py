@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from schemas.media import MediaKind
 from services.kv.reason import Reason
-from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, size_of
+from services.layout.families.family import NO_MARKERS, Encode, Expansion, Markers, NotExact, refuse_overrides, size_of
 from services.layout.families.variants import UnknownVariant
 from services.layout.shapes import MediaShape
 
@@ -80,7 +80,5 @@ class ImageFamily(ABC):
 
     def overridden(self, processor_kwargs: Mapping[str, Any]) -> Self:
         """Raises NotExact for every argument: none is known."""
-        if processor_kwargs:
-            names = ", ".join(sorted(processor_kwargs))
-            raise NotExact(Reason.MM_PROCESSOR_KWARGS, f"mm_processor_kwargs sets {names}"[:200])
+        refuse_overrides(processor_kwargs)
         return self

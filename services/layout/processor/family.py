@@ -16,6 +16,7 @@ from services.layout.families.family import (
     Markers,
     NotExact,
     clip_of,
+    refuse_overrides,
     size_of,
 )
 from services.layout.families.variants import PROCESSOR, UnknownVariant, named
@@ -97,9 +98,7 @@ class ProcessorFamily:
 
     def overridden(self, processor_kwargs: Mapping[str, Any]) -> Self:
         """Raises NotExact for every argument: what an engine makes of it was not probed."""
-        if processor_kwargs:
-            names = ", ".join(sorted(processor_kwargs))
-            raise NotExact(Reason.MM_PROCESSOR_KWARGS, f"mm_processor_kwargs sets {names}"[:200])
+        refuse_overrides(processor_kwargs)
         return self
 
     def _mark(self, kind: MediaKind) -> Placeholder | None:
